@@ -1,0 +1,1 @@
+"""The libraries that every Cloudblox service is built from."""

@@ -1,0 +1,163 @@
+"""The errors of the whole product, drawn as one tree.
+
+BloxError
+├── TransientError            the retry policy tries again
+│   ├── ThrottledError        ... not before `retry_after_seconds`
+│   └── UnavailableError      a database, channel or supplier does not answer
+├── PermanentError            the task fails
+│   └── CorruptError          bytes that are not what they should be
+├── SupersededError           something newer won: the task ends cancelled, nothing is written
+├── RequestError              a caller asked for something that cannot be
+│   ├── InvalidError          malformed (HTTP 400)
+│   ├── ForbiddenError        not theirs to do (403)
+│   ├── NotFoundError         not there, or not theirs to see (404)
+│   ├── ConflictError         the state does not allow it (409)
+│   ├── PreconditionError     a condition of the request does not hold (412)
+│   ├── TooLargeError         over a limit (413)
+│   └── BacklogError          too much work is waiting (429)
+└── StopError                 this execution must stop; no policy reads it
+    ├── LeaseLost             another may own the task by now
+    ├── CancelRequested       a user cancelled it
+    ├── TimeLimitExceeded     it ran for longer than its kind allows
+    └── ShuttingDown          the process is going away; the task goes on elsewhere
+"""
+
+from __future__ import annotations
+
+
+class BloxError(Exception):
+    """Root of all errors raised on purpose; keyword facts travel with it into logs and answers."""
+
+    code = "error"
+
+    def __init__(self, message: str = "", *, code: str | None = None, **facts: object) -> None:
+        super().__init__(message or (type(self).__doc__ or "").split("\n", 1)[0])
+        if code is not None:
+            self.code = code
+        self.facts = facts
+
+
+class TransientError(BloxError):
+    """It may work later."""
+
+    code = "transient"
+
+
+class ThrottledError(TransientError):
+    """The other side asked for patience."""
+
+    code = "throttled"
+
+    def __init__(
+        self, message: str = "", *, retry_after_seconds: float = 1.0, **facts: object
+    ) -> None:
+        super().__init__(message, **facts)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class UnavailableError(TransientError):
+    """The other side does not answer."""
+
+    code = "unavailable"
+
+
+class PermanentError(BloxError):
+    """It will not work however often it is tried."""
+
+    code = "permanent"
+
+
+class CorruptError(PermanentError):
+    """The bytes are not what they should be."""
+
+    code = "corrupt"
+
+
+class SupersededError(BloxError):
+    """Something newer has won."""
+
+    code = "superseded"
+
+
+class RequestError(BloxError):
+    """The request cannot be carried out as it stands."""
+
+    code = "request"
+
+
+class InvalidError(RequestError):
+    """The request is malformed."""
+
+    code = "invalid"
+
+
+class ForbiddenError(RequestError):
+    """The caller may not do this."""
+
+    code = "forbidden"
+
+
+class NotFoundError(RequestError):
+    """It is not there."""
+
+    code = "not_found"
+
+
+class ConflictError(RequestError):
+    """The present state does not allow it."""
+
+    code = "conflict"
+
+
+class PreconditionError(RequestError):
+    """A condition of the request does not hold."""
+
+    code = "precondition_failed"
+
+
+class TooLargeError(RequestError):
+    """It is over a limit."""
+
+    code = "too_large"
+
+
+class BacklogError(RequestError):
+    """Too much work is waiting already."""
+
+    code = "backlog_full"
+
+    def __init__(
+        self, message: str = "", *, retry_after_seconds: float = 5.0, **facts: object
+    ) -> None:
+        super().__init__(message, **facts)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class StopError(BloxError):
+    """This execution must stop now."""
+
+    code = "stopped"
+
+
+class LeaseLost(StopError):
+    """The execution no longer owns its task."""
+
+    code = "lease_lost"
+
+
+class CancelRequested(StopError):
+    """A user cancelled the task."""
+
+    code = "cancelled"
+
+
+class TimeLimitExceeded(StopError):
+    """The execution ran past its time limit."""
+
+    code = "timeout"
+
+
+class ShuttingDown(StopError):
+    """The process is stopping and gives its work back."""
+
+    code = "shutdown"

@@ -1,0 +1,16 @@
+"""Names that are never used twice."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+
+def new_id() -> str:
+    """Return 32 random hexadecimal digits."""
+    return os.urandom(16).hex()
+
+
+def node_name() -> str:
+    """Return a name for this process: host, process id and a random part."""
+    return f"{socket.gethostname()[:24]}-{os.getpid()}-{os.urandom(3).hex()}"

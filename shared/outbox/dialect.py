@@ -1,0 +1,169 @@
+"""What differs between MySQL/MariaDB and SQLite: a few words in the statements, and a connection's settings.
+
+Every hot statement is written once with tokens in braces; a `Dialect` fills them when the outbox starts.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+#: Seconds a statement waits for a row lock before the database gives up.
+LOCK_WAIT_SECONDS = 5
+#: Seconds one statement may run; a stalled one must not hang a scan for ever.
+STATEMENT_SECONDS = 30
+#: Seconds a transaction may sit idle: a frozen process must not hold a row for ever.
+IDLE_TRANSACTION_SECONDS = 30
+#: Milliseconds SQLite waits for its one writer.
+SQLITE_BUSY_MILLISECONDS = 30_000
+
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The words of one database.
+
+    `retryable` are the driver's error numbers after which the same transaction may be tried again.
+    """
+
+    name: str
+    tokens: dict[str, str]
+    retryable: frozenset[int]
+
+    def sql(self, text: str) -> str:
+        """Fill the tokens of a statement; unknown ones are an error."""
+        return text.format_map(self.tokens)
+
+    def placeholders(self, count: int) -> str:
+        """Return `count` parameter marks, separated by commas."""
+        mark = self.tokens["p"]
+        return ",".join([mark] * count)
+
+    def to_time(self, value: Any) -> dt.datetime | None:
+        """Turn a driver's value of a time column into a naive UTC datetime."""
+        return dt.datetime.strptime(value, TIME_FORMAT) if isinstance(value, str) else value
+
+    def from_time(self, value: dt.datetime) -> Any:
+        """Turn a naive UTC datetime into what the driver binds."""
+        return value.strftime(TIME_FORMAT) if self.name == "sqlite" else value
+
+
+MYSQL = Dialect(
+    name="mysql",
+    tokens={
+        "p": "%s",
+        # {now} may search an index; {clock} is read at the very moment, for rows read by id.
+        "now": "UTC_TIMESTAMP(6)",
+        "clock": "SYSDATE(6)",
+        "now_plus": "UTC_TIMESTAMP(6) + INTERVAL %s SECOND",
+        "clock_plus": "SYSDATE(6) + INTERVAL %s SECOND",
+        "for_update": "FOR UPDATE",
+        "skip_locked": "FOR UPDATE SKIP LOCKED",
+        "by_primary": "FORCE INDEX (PRIMARY)",
+        "insert_ignore": "INSERT IGNORE",
+        "least": "LEAST",
+        "greatest": "GREATEST",
+    },
+    # deadlock, lock wait, record changed since last read, lock wait with NOWAIT on MySQL 8
+    retryable=frozenset({1213, 1205, 1020, 3572}),
+)
+
+SQLITE = Dialect(
+    name="sqlite",
+    tokens={
+        "p": "?",
+        "now": "utc_now(0)",
+        "clock": "utc_now(0)",
+        "now_plus": "utc_now(?)",
+        "clock_plus": "utc_now(?)",
+        "for_update": "",
+        "skip_locked": "",
+        "by_primary": "",
+        "insert_ignore": "INSERT OR IGNORE",
+        "least": "min",
+        "greatest": "max",
+    },
+    retryable=frozenset(),
+)
+
+
+def dialect_of(engine: sa.Engine) -> Dialect:
+    """Return the dialect of an engine.
+
+    Raises ValueError for a database that the outbox does not know.
+    """
+    if engine.dialect.name in {"mysql", "mariadb"}:
+        return MYSQL
+    if engine.dialect.name == "sqlite":
+        return SQLITE
+    raise ValueError(f"the outbox runs on MySQL, MariaDB and SQLite, not on {engine.dialect.name}")
+
+
+def prepare(engine: sa.Engine) -> None:
+    """Give every connection of this engine the settings that the protocols rely on.
+
+    Call it once, before the engine is used; connections already pooled are dropped. On MySQL:
+    READ COMMITTED, UTC, bounded waits. On SQLite: WAL, full synchronous, BEGIN IMMEDIATE.
+    """
+    if sa.event.contains(engine, "connect", _set_up_mysql) or sa.event.contains(
+        engine, "connect", _set_up_sqlite
+    ):
+        return
+    if dialect_of(engine) is SQLITE:
+        if engine.url.database in {None, "", ":memory:"}:
+            raise ValueError("the outbox needs a SQLite file: several threads and processes share it")
+        sa.event.listen(engine, "connect", _set_up_sqlite)
+        sa.event.listen(engine, "begin", _begin_immediate)
+    else:
+        sa.event.listen(engine, "connect", _set_up_mysql)
+    engine.dispose()
+
+
+def _set_up_mysql(connection: Any, _record: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT VERSION()")
+        is_mariadb = "mariadb" in str(cursor.fetchone()[0]).lower()
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        settings = [
+            "time_zone = '+00:00'",
+            f"innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}",
+            f"lock_wait_timeout = {LOCK_WAIT_SECONDS * 2}",
+        ]
+        if is_mariadb:
+            settings.append(f"max_statement_time = {STATEMENT_SECONDS}")
+            settings.append(f"idle_transaction_timeout = {IDLE_TRANSACTION_SECONDS}")
+        else:
+            settings.append(f"max_execution_time = {STATEMENT_SECONDS * 1000}")
+        cursor.execute("SET SESSION " + ", SESSION ".join(settings))
+    connection.commit()
+
+
+def _utc_now(offset_seconds: float) -> str:
+    moment = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=float(offset_seconds))
+    return moment.strftime(TIME_FORMAT)
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    # The driver must not open transactions by itself: it would begin them deferred, and two
+    # readers that both want to write then fail at once instead of waiting.
+    connection.isolation_level = None
+    connection.create_function("utc_now", 1, _utc_now)
+    cursor = connection.cursor()
+    for pragma in (
+        f"busy_timeout = {SQLITE_BUSY_MILLISECONDS}",
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "foreign_keys = ON",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_immediate(connection: sa.Connection) -> None:
+    # Readers say execution_options(read_only=True): WAL lets them run beside the writer.
+    read_only = connection.get_execution_options().get("read_only", False)
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
