@@ -1,0 +1,47 @@
+"""The names and bytes in Redis: queues, keys, and the message that carries two ids and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+from dramatiq import Message
+
+
+def queue_key(queue: str, region: str = "") -> str:
+    """Return the name of a queue in Redis: the base queue, or the queue of one region."""
+    return f"{queue}.{region}" if region else queue
+
+
+def split_queue_key(name: str) -> tuple[str, str]:
+    """Return (queue, region) of a name in Redis."""
+    queue, _, region = name.partition(".")
+    return queue, region
+
+
+def encode(queue_name: str, task_id: int, dispatch_id: str) -> str:
+    """Return a Dramatiq message for one dispatch, as its JSON encoder would write it.
+
+    The message id is the dispatch id; the actor is named like the base queue.
+    """
+    actor_name = queue_name.partition(".")[0]
+    return (
+        f'{{"queue_name":"{queue_name}","actor_name":"{actor_name}","args":[],'
+        f'"kwargs":{{"task_id":{task_id},"dispatch_id":"{dispatch_id}"}},"options":{{}},'
+        f'"message_id":"{dispatch_id}","message_timestamp":0}}'
+    )
+
+
+def decode(data: bytes | str) -> Message[None]:
+    """Return the message of these bytes. Raises ValueError or KeyError when it is none of ours."""
+    fields = json.loads(data)
+    kwargs = fields["kwargs"]
+    kwargs["task_id"] = int(kwargs["task_id"])
+    return Message(
+        queue_name=fields["queue_name"],
+        actor_name=fields["actor_name"],
+        args=(),
+        kwargs={"task_id": kwargs["task_id"], "dispatch_id": str(kwargs["dispatch_id"])},
+        options={},
+        message_id=fields["message_id"],
+        message_timestamp=fields["message_timestamp"],
+    )
