@@ -1,0 +1,1 @@
+"""The deployable services, one package each. They never import each other."""
