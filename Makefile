@@ -58,7 +58,7 @@ bench: $(DEV) ## Measure speed against Dramatiq, Celery and bare code on this ma
 
 lock: $(DEV) ## Compile requirements/*.in into *.txt with hashes (ARGS=--upgrade for newer releases)
 	$(VENV)/bin/uv pip compile -q --generate-hashes --python-version 3.11 $(ARGS) -o requirements/runtime.txt requirements/runtime.in
-	$(VENV)/bin/uv pip compile -q --generate-hashes --python-version 3.11 $(ARGS) -o requirements/dev.txt requirements/dev.in
+	$(VENV)/bin/uv pip compile -q --generate-hashes --python-version 3.11 $(ARGS) -c requirements/runtime.txt -o requirements/dev.txt requirements/dev.in
 
 clean: ## Remove everything that make has made
 	rm -rf $(VENV) build dist .blox .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
