@@ -1,0 +1,238 @@
+"""The settings of every process: one tree, read once at boot from `BLOX_*`, in one place.
+
+`load_settings` is the only reader of the environment; tests and tools build `Settings(...)`, which reads
+nothing. Groups are nested with two underscores: `BLOX_WORKER__THREADS=16`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+from shared.core.errors import InvalidError
+from shared.outbox.settings import OutboxSettings
+
+PREFIX = "BLOX_"
+DELIMITER = "__"
+#: A folder whose files are settings: one file per variable, named like it. For mounted secrets.
+SECRETS_DIR = "BLOX_SECRETS_DIR"
+
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+
+
+class SettingsError(InvalidError):
+    """The settings cannot be used; the message names each fault in a sentence."""
+
+    code = "settings"
+
+
+class Group(pydantic.BaseModel):
+    """A part of the tree: closed and read-only."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class DatabaseSettings(Group):
+    """The connection pool. 0 for `pool_size` derives it from the threads."""
+
+    pool_size: int = pydantic.Field(0, ge=0, le=1000)
+    connect_timeout_seconds: float = pydantic.Field(5.0, gt=0)
+    #: Above the statement limit of the sessions, so that the server's answer comes first.
+    read_timeout_seconds: float = pydantic.Field(40.0, gt=0)
+    pool_wait_seconds: float = pydantic.Field(10.0, gt=0)
+    recycle_seconds: int = pydantic.Field(1800, gt=0)
+
+
+class StagingSettings(Group):
+    """Where bytes wait between the request and the upload task.
+
+    `shared` says that every process that may run on another machine sees the same folder.
+    `max_age_seconds`: files that nothing names are removed when they are older.
+    """
+
+    path: Path = Path(".blox/staging")
+    shared: bool = False
+    min_free_bytes: int = pydantic.Field(512 * MIB, ge=0)
+    max_age_seconds: float = pydantic.Field(86400.0, ge=0)
+
+
+class WorkerSettings(Group):
+    """A queue service. `part_bytes` is the unit of a large transfer and of its checkpoint."""
+
+    threads: int = pydantic.Field(8, ge=1, le=256)
+    part_bytes: int = pydantic.Field(16 * MIB, ge=64 * KIB)
+
+
+class ApiSettings(Group):
+    """The HTTP service. Every limit is checked before the bytes behind it are read."""
+
+    host: str = "127.0.0.1"
+    port: int = pydantic.Field(8080, ge=0, le=65535)
+    threads: int = pydantic.Field(16, ge=1, le=256)
+    max_object_bytes: int = pydantic.Field(5 * GIB, ge=0)
+    max_json_bytes: int = pydantic.Field(1 * MIB, ge=1)
+    max_key_bytes: int = pydantic.Field(1024, ge=1, le=1024)
+    max_header_bytes: int = pydantic.Field(64 * KIB, ge=1 * KIB)
+    max_metadata_bytes: int = pydantic.Field(2 * KIB, ge=0)
+    max_backlog: int = pydantic.Field(1_000_000, ge=1)
+    body_idle_seconds: float = pydantic.Field(60.0, gt=0)
+    docs: bool = True
+
+
+class SchedulerSettings(Group):
+    """How often the scheduler's ticks run."""
+
+    statistics_seconds: float = pydantic.Field(10.0, gt=0)
+    cleanup_seconds: float = pydantic.Field(3600.0, gt=0)
+
+
+class SweepSettings(Group):
+    """What a sweep over channels and staging may take away, and when.
+
+    `tombstone_seconds`: a removed location is probed once more after the longest time on the wire.
+    """
+
+    min_age_seconds: float = pydantic.Field(3600.0, ge=0)
+    tombstone_seconds: float = pydantic.Field(86400.0, ge=0)
+    max_deletions: int = pydantic.Field(1000, ge=1)
+    dry_run: bool = False
+
+
+class HealthSettings(Group):
+    """The port of /livez, /readyz and /metrics. 0 takes a free one, which the log names."""
+
+    host: str = "127.0.0.1"
+    port: int = pydantic.Field(9090, ge=0, le=65535)
+    #: Live while the loops have turned within this; never a question to a server.
+    loop_seconds: float = pydantic.Field(75.0, gt=0)
+    #: Ready while database (and Redis) have answered within this.
+    answer_seconds: float = pydantic.Field(10.0, gt=0)
+
+
+class LogSettings(Group):
+    """`auto` writes for people on a terminal and JSON elsewhere."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "console"] = "auto"
+
+
+class ChannelSettings(Group):
+    """A channel that `blox up` enters into the catalogue at start. The API makes others."""
+
+    kind: Literal["file", "s3"] = "file"
+    path: Path | None = None
+    endpoint: str = ""
+    bucket: str = ""
+    region: str = ""
+    access_key: str = ""
+    secret_key: pydantic.SecretStr = pydantic.SecretStr("")
+    bandwidth_bytes_per_second: int = pydantic.Field(0, ge=0)
+    part_bytes: int = pydantic.Field(0, ge=0)
+
+
+class Settings(pydantic.BaseModel):
+    """Everything that a process may be told. Sizes are bytes, times are seconds.
+
+    `grace_seconds` is how long unreferenced content is kept. `secret_key` is a Fernet key: it
+    encrypts the channels' credentials at rest. `shutdown_seconds` is the total of a shutdown.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    database_url: str = "sqlite:///.blox/blox.sqlite3"
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    namespace: str = pydantic.Field("blox", pattern=r"^[a-z][a-z0-9_-]{0,31}$")
+    region: str = pydantic.Field("", pattern=r"^([a-z][a-z0-9-]{0,31})?$")
+    secret_key: pydantic.SecretStr = pydantic.SecretStr("")
+    deployment: Literal["host", "kubernetes"] = "host"
+    shutdown_seconds: float = pydantic.Field(60.0, gt=0)
+    grace_seconds: float = pydantic.Field(3600.0, ge=0)
+    failpoints: str = ""
+    database: DatabaseSettings = DatabaseSettings()
+    staging: StagingSettings = StagingSettings()
+    outbox: OutboxSettings = OutboxSettings()
+    worker: WorkerSettings = WorkerSettings()
+    api: ApiSettings = ApiSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    sweeps: SweepSettings = SweepSettings()
+    health: HealthSettings = HealthSettings()
+    log: LogSettings = LogSettings()
+    channels: dict[str, ChannelSettings] = {}
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Tell whether the database is a file."""
+        return self.database_url.startswith("sqlite")
+
+
+class _Loader(Settings, BaseSettings):
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, env_prefix=PREFIX, env_nested_delimiter=DELIMITER
+    )
+
+
+class _Environment(EnvSettingsSource):
+    """Variables from a mapping, files of a secrets folder beneath them."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        super().__init__(_Loader)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name.lower(): value for name, value in self._environ.items()}
+
+
+def load_settings(environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+    """Return the settings of this process from its environment, `overrides` above it.
+
+    Raises SettingsError that names every variable with a fault; values of secrets are not shown.
+    """
+    environ = os.environ if environ is None else environ
+    variables = {**_secret_files(environ), **_ours(environ)}
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        variables.setdefault(f"{PREFIX}DEPLOYMENT", "kubernetes")
+    try:
+        values = _Environment(variables)()
+        return Settings.model_validate({**values, **overrides})
+    except pydantic.ValidationError as error:
+        raise SettingsError("\n".join(_sentence(fault) for fault in error.errors())) from None
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return the names with our prefix that no setting has: most often a slip of the pen."""
+    environ = os.environ if environ is None else environ
+    known = set(Settings.model_fields)
+    return sorted(
+        name
+        for name in _ours(environ)
+        if name != SECRETS_DIR
+        and name[len(PREFIX) :].lower().partition(DELIMITER)[0] not in known
+    )
+
+
+def _ours(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name.upper().startswith(PREFIX)}
+
+
+def _secret_files(environ: Mapping[str, str]) -> dict[str, str]:
+    folder = environ.get(SECRETS_DIR)
+    if not folder:
+        return {}
+    try:
+        files = [path for path in Path(folder).iterdir() if path.is_file()]
+        return _ours({path.name: path.read_text().strip() for path in files})
+    except OSError as error:
+        raise SettingsError(f"{SECRETS_DIR} cannot be read: {error}") from error
+
+
+def _sentence(fault: Any) -> str:
+    variable = PREFIX + DELIMITER.join(str(part) for part in fault["loc"]).upper()
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    return f"{variable}: {message}."
