@@ -43,6 +43,14 @@ class Dialect:
         mark = self.tokens["p"]
         return ",".join([mark] * count)
 
+    def sql_ids(self, text: str, **lists: int) -> str:
+        """Fill the tokens, and each `%(name)s` with that many parameter marks."""
+        marks = {name: self.placeholders(count) for name, count in lists.items()}
+        filled = text.format_map(self.tokens)
+        for name, value in marks.items():
+            filled = filled.replace(f"%({name})s", value)
+        return filled
+
     def to_time(self, value: Any) -> dt.datetime | None:
         """Turn a driver's value of a time column into a naive UTC datetime."""
         return dt.datetime.strptime(value, TIME_FORMAT) if isinstance(value, str) else value
@@ -67,6 +75,7 @@ MYSQL = Dialect(
         "insert_ignore": "INSERT IGNORE",
         "least": "LEAST",
         "greatest": "GREATEST",
+        "wait_micros": "TIMESTAMPDIFF(MICROSECOND, GREATEST(created_at, due_at), UTC_TIMESTAMP(6))",
     },
     # deadlock, lock wait, record changed since last read, lock wait with NOWAIT on MySQL 8
     retryable=frozenset({1213, 1205, 1020, 3572}),
@@ -86,6 +95,7 @@ SQLITE = Dialect(
         "insert_ignore": "INSERT OR IGNORE",
         "least": "min",
         "greatest": "max",
+        "wait_micros": "micros_between(max(created_at, due_at), utc_now(0))",
     },
     retryable=frozenset(),
 )
@@ -142,9 +152,18 @@ def _set_up_mysql(connection: Any, _record: Any) -> None:
     connection.commit()
 
 
-def _utc_now(offset_seconds: float) -> str:
+def _utc_now(offset_seconds: float | None) -> str | None:
+    if offset_seconds is None:
+        return None
     moment = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=float(offset_seconds))
     return moment.strftime(TIME_FORMAT)
+
+
+def _micros_between(start: str | None, end: str | None) -> int | None:
+    if start is None or end is None:
+        return None
+    span = dt.datetime.strptime(end, TIME_FORMAT) - dt.datetime.strptime(start, TIME_FORMAT)
+    return span // dt.timedelta(microseconds=1)
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
@@ -152,6 +171,7 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:
     # readers that both want to write then fail at once instead of waiting.
     connection.isolation_level = None
     connection.create_function("utc_now", 1, _utc_now)
+    connection.create_function("micros_between", 2, _micros_between)
     cursor = connection.cursor()
     for pragma in (
         f"busy_timeout = {SQLITE_BUSY_MILLISECONDS}",

@@ -49,7 +49,6 @@ class TaskView:
     parent_id: int | None
     trace_parent: str | None
     created_at: dt.datetime
-    due_at: dt.datetime
 
 
 class Execution:

@@ -1,0 +1,1 @@
+"""The hot statements, written once as text with tokens that the dialect fills."""
