@@ -56,6 +56,9 @@ bench: $(DEV) ## Measure speed against Dramatiq, Celery and bare code on this ma
 	@scripts/servers
 	@$(PYTHON) -m bench $(ARGS)
 
+dist: $(DEV) ## Build the outbox alone as a wheel in dist/ (still imported as shared.outbox) and try it in an empty environment
+	@scripts/dist $(PYTHON) dist
+
 lock: $(DEV) ## Compile requirements/*.in into *.txt with hashes (ARGS=--upgrade for newer releases)
 	$(VENV)/bin/uv pip compile -q --generate-hashes --python-version 3.11 $(ARGS) -o requirements/runtime.txt requirements/runtime.in
 	$(VENV)/bin/uv pip compile -q --generate-hashes --python-version 3.11 $(ARGS) -c requirements/runtime.txt -o requirements/dev.txt requirements/dev.in
