@@ -1,1 +1,1 @@
-"""Floor 3: what every process needs around its work. Settings, engine, logs, metrics, health, shutdown."""
+"""Floor 3: what every process needs around its work: settings, engine, logs, health, shutdown."""

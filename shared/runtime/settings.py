@@ -1,7 +1,7 @@
 """The settings of every process: one tree, read once at boot from `BLOX_*`, in one place.
 
-`load_settings` is the only reader of the environment; tests and tools build `Settings(...)`, which reads
-nothing. Groups are nested with two underscores: `BLOX_WORKER__THREADS=16`.
+`load_settings` is the only reader of the environment; tests and tools build `Settings(...)`, which
+reads nothing. Groups are nested with two underscores: `BLOX_WORKER__THREADS=16`.
 """
 
 from __future__ import annotations
@@ -212,8 +212,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     return sorted(
         name
         for name in _ours(environ)
-        if name != SECRETS_DIR
-        and name[len(PREFIX) :].lower().partition(DELIMITER)[0] not in known
+        if name != SECRETS_DIR and name[len(PREFIX) :].lower().partition(DELIMITER)[0] not in known
     )
 
 
