@@ -84,7 +84,7 @@ def _secret_errors(settings: Settings) -> Iterator[str]:
 def _pair_errors(settings: Settings) -> Iterator[str]:
     if settings.deployment == "kubernetes":
         if settings.is_sqlite:
-            yield "SQLite is a file of one machine: on Kubernetes name a server in BLOX_DATABASE_URL."
+            yield "SQLite is a file of one machine: on Kubernetes BLOX_DATABASE_URL names a server."
         if not settings.staging.shared:
             yield (
                 "BLOX_STAGING__SHARED is not true: on Kubernetes the API and the upload worker run "
