@@ -179,6 +179,14 @@ class Execution:
         """
         return self._ports.complete(self, lock)
 
+    def fenced(self, lock: Sequence[Lock] = ()) -> AbstractContextManager[Session]:
+        """Open a transaction with the locks and checks of `complete`, after which the task runs on.
+
+        For protocols with a step in the middle that must not happen twice: what it writes is
+        committed only while the task is still this execution's. No network calls inside.
+        """
+        return self._ports.fenced(self, lock)
+
     @contextmanager
     def shielded(self) -> Iterator[None]:
         """Keep the last-resort interrupt away from the block; it is delivered after it by `check`."""
@@ -226,6 +234,12 @@ class ExecutionPorts:
         self, execution: Execution, lock: Sequence[Lock]
     ) -> AbstractContextManager[Completion]:
         """Open the completing transaction."""
+        raise NotImplementedError
+
+    def fenced(
+        self, execution: Execution, lock: Sequence[Lock]
+    ) -> AbstractContextManager[Session]:
+        """Open a fenced transaction that does not end the task."""
         raise NotImplementedError
 
 

@@ -1,0 +1,86 @@
+"""How many executions one process may hold: one budget, shared by all its queues.
+
+For tasks of seconds that is its idle threads; for tasks of milliseconds it claims the work of a few
+dozen milliseconds ahead, so that one transaction claims many.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from shared.core.clock import monotonic
+
+#: Weight of the newest measurement in the running mean of execution times.
+_NEWEST = 0.2
+
+
+class Budget:
+    """Places for executions. Thread-safe."""
+
+    def __init__(self, *, threads: int, ahead_seconds: float, ahead_max: int) -> None:
+        self.threads = threads
+        self._ahead_seconds = ahead_seconds
+        self._ahead_max = ahead_max
+        self._condition = threading.Condition()
+        self._held = 0
+        self._means: dict[str, float] = {}
+
+    @property
+    def held(self) -> int:
+        """Return the executions claimed and not yet over."""
+        return self._held
+
+    @property
+    def is_free(self) -> bool:
+        """Tell whether a thread is idle."""
+        return self._held < self.threads
+
+    def ahead(self, queue_name: str) -> int:
+        """Return how many executions of this queue each thread may have waiting behind it."""
+        mean = self._means.get(queue_name)
+        if mean is None or self._ahead_max == 0:
+            return 0
+        return min(self._ahead_max, int(self._ahead_seconds / max(mean, 1e-6)))
+
+    def take(self, queue_name: str, timeout_seconds: float) -> int:
+        """Take all places that this queue may have now, waiting for some to become free.
+
+        Returns 0 when none did. Small dribbles are not handed out while much is in hand: a claim
+        of one costs as much as a claim of fifty.
+        """
+        end = monotonic() + timeout_seconds
+        with self._condition:
+            while True:
+                total = self.threads * (1 + self.ahead(queue_name))
+                room = total - self._held
+                worthwhile = 1 if total <= self.threads else max(1, total // 2)
+                if room >= worthwhile:
+                    self._held += room
+                    return room
+                left = end - monotonic()
+                if left <= 0:
+                    return 0
+                self._condition.wait(left)
+
+    def give(self, count: int) -> None:
+        """Give places back."""
+        if count:
+            with self._condition:
+                self._held -= count
+                self._condition.notify_all()
+
+    def measure(self, queue_name: str, seconds: float) -> None:
+        """Take the time of one execution into the queue's mean."""
+        mean = self._means.get(queue_name)
+        self._means[queue_name] = (
+            seconds if mean is None else mean + _NEWEST * (seconds - mean)
+        )
+
+    def means(self) -> dict[str, float]:
+        """Return the mean execution time by queue, in seconds."""
+        return dict(self._means)
+
+    def wait_free(self, timeout_seconds: float) -> bool:
+        """Wait until a thread is idle."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self.is_free, timeout_seconds)

@@ -1,0 +1,155 @@
+"""The dispatcher: one thread per process that takes committed tasks to Redis, off the caller's path.
+
+It pushes in pipelines and marks in batches. A push of the same dispatch id twice is harmless (the
+second finds no body), so a push whose answer was lost is simply tried again while the lease allows.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import redis
+import structlog
+
+from shared.core.clock import Deadline, monotonic
+from shared.core.errors import BloxError
+from shared.core.failpoints import failpoint
+from shared.outbox.context import OutboxContext
+from shared.outbox.signals import DispatchFailed
+from shared.outbox.statements import enqueue as statements
+
+#: (queue name in Redis, task id, dispatch id, local monotonic end of the dispatch lease)
+Dispatch: TypeAlias = tuple[str, int, str, float]
+#: (queue, region, tenant id, priority) of a row that was born pending
+LaneNote: TypeAlias = tuple[str, str, str, int]
+#: Writes lane rows for these notes, in short transactions of its own.
+EnsureLanes: TypeAlias = Callable[[Sequence[LaneNote]], None]
+
+#: Messages in one pipeline and rows in one mark.
+BATCH = 500
+#: Messages kept for another push while Redis is away; the rest is left to the scans.
+MAX_KEPT = 10_000
+#: Seconds between looks at Redis while it is away.
+RETRY_SECONDS = 0.5
+#: Seconds that a refused message waits before it is due again.
+REFUSED_SECONDS = 1.0
+
+_log = structlog.get_logger("outbox.dispatcher")
+_Item: TypeAlias = "tuple[Sequence[Dispatch], Sequence[LaneNote]] | None"
+
+
+class Dispatcher:
+    """Owns the thread. `submit` never blocks and never fails."""
+
+    def __init__(self, context: OutboxContext, ensure_lanes: EnsureLanes) -> None:
+        self._context = context
+        self._ensure_lanes = ensure_lanes
+        self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._line = context.db.line()
+        self._kept: list[Dispatch] = []
+        self._thread: threading.Thread | None = None
+        self._closing = Deadline()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="outbox-dispatcher", daemon=True)
+        self._thread.start()
+
+    def submit(self, dispatches: Sequence[Dispatch], lanes: Sequence[LaneNote]) -> None:
+        """Take over what a commit left to do."""
+        if dispatches or lanes:
+            self._items.put((dispatches, lanes))
+
+    def close(self, seconds: float) -> bool:
+        """Push what is there, then end; False when that took longer than `seconds`."""
+        if self._thread is None:
+            return True
+        self._closing = Deadline(seconds)
+        self._items.put(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def is_alive(self) -> bool:
+        """Tell whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open or (self._kept and not self._closing.expired()):
+            dispatches, lanes, is_open = self._collect()
+            try:
+                self._turn(dispatches, lanes)
+            except Exception:
+                # Their rows wait in `dispatching`; the scan brings them back.
+                _log.exception("dispatch_turn_failed", dispatches=len(dispatches))
+        self._line.close()
+
+    def _collect(self) -> tuple[list[Dispatch], list[LaneNote], bool]:
+        dispatches, lanes = self._kept, []
+        self._kept = []
+        try:
+            item = self._items.get(timeout=RETRY_SECONDS if dispatches else None)
+            while True:
+                if item is None:
+                    return dispatches, lanes, False
+                dispatches.extend(item[0])
+                lanes.extend(item[1])
+                if len(dispatches) >= BATCH or len(lanes) >= BATCH:
+                    return dispatches, lanes, True
+                item = self._items.get_nowait()
+        except queue.Empty:
+            return dispatches, lanes, True
+
+    def _turn(self, dispatches: list[Dispatch], lanes: list[LaneNote]) -> None:
+        margin = self._context.settings.dispatch_margin_seconds
+        now = monotonic()
+        by_queue: dict[str, list[Dispatch]] = defaultdict(list)
+        for dispatch in dispatches:
+            # Too close to the end of its lease, a scan may already be giving it a new id.
+            if dispatch[3] - margin > now:
+                by_queue[dispatch[0]].append(dispatch)
+        for queue_name, batch in by_queue.items():
+            for start in range(0, len(batch), BATCH):
+                self._dispatch(queue_name, batch[start : start + BATCH])
+        if lanes:
+            self._note_lanes(lanes)
+
+    def _dispatch(self, queue_name: str, batch: list[Dispatch]) -> None:
+        failpoint("dispatch.before_push")
+        try:
+            self._context.scripts.push(queue_name, [(item[1], item[2]) for item in batch])
+        except redis.ResponseError as error:
+            _log.warning("dispatch_refused", queue=queue_name, count=len(batch), error=str(error))
+            self._context.signals.emit(DispatchFailed(len(batch), unknown=False))
+            self._mark(statements.MARK_REFUSED, REFUSED_SECONDS, batch)
+            return
+        except redis.RedisError as error:
+            _log.warning("dispatch_unknown", queue=queue_name, count=len(batch), error=str(error))
+            self._context.signals.emit(DispatchFailed(len(batch), unknown=True))
+            self._kept.extend(batch[: max(0, MAX_KEPT - len(self._kept))])
+            return
+        failpoint("dispatch.before_mark")
+        self._mark(
+            statements.MARK_DISPATCHED, self._context.settings.dispatched_grace_seconds, batch
+        )
+
+    def _mark(self, text: str, seconds: float, batch: list[Dispatch]) -> None:
+        ids = sorted(item[1] for item in batch)
+        sql = self._context.db.dialect.sql_ids(text, ids=len(batch), dispatches=len(batch))
+        values = [seconds, *ids, *(item[2] for item in batch)]
+        try:
+            self._context.db.run(lambda cursor: cursor.execute(sql, values), line=self._line)
+        except BloxError as error:
+            # Without the mark the rows stay `dispatching`: a worker may take them all the same.
+            _log.warning("dispatch_mark_failed", count=len(batch), error=str(error))
+
+    def _note_lanes(self, lanes: list[LaneNote]) -> None:
+        self._ensure_lanes(sorted(set(lanes)))
+        try:
+            self._context.scripts.ring_filler()
+        except redis.RedisError as error:
+            _log.info("filler_not_rung", error=str(error))

@@ -1,0 +1,353 @@
+"""Putting a task into the caller's own transaction, and nothing into Redis before its commit.
+
+The row is written on the driver's cursor of the caller's Session; what follows the commit (the push,
+or the bell of the filler) is handed to the dispatcher thread by a hook of the Session.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pydantic
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.core.clock import monotonic, utc_now
+from shared.core.errors import InvalidError
+from shared.outbox.db import Database
+from shared.outbox.kinds import Kind, Kinds
+from shared.outbox.messages import queue_key
+from shared.outbox.settings import OutboxSettings
+from shared.outbox.states import State
+from shared.outbox.statements import enqueue as statements
+
+if TYPE_CHECKING:
+    from shared.outbox.dispatcher import Dispatch, LaneNote
+
+#: Rows that one INSERT carries: ids of a longer statement could not be told from `lastrowid`.
+ROWS_PER_INSERT = 500
+PRIORITIES = range(4)
+_INFO = "shared.outbox.after_commit"
+_DUPLICATE = frozenset({1062})
+
+_hooks_lock = threading.Lock()
+
+
+class Credits(Protocol):
+    """What a producer asks before it may dispatch by itself."""
+
+    def take(self, queue_name: str, tenant_id: str) -> bool:
+        """Take one credit of this queue; False when none is held."""
+
+    def mark_backlog(self, queue_name: str, tenant_id: str) -> None:
+        """Remember that this tenant has a row waiting for the filler: it uses no credit."""
+
+
+class AfterCommit(Protocol):
+    """Where the work that follows a commit goes. Must not block."""
+
+    def submit(self, dispatches: Sequence[Dispatch], lanes: Sequence[LaneNote]) -> None:
+        """Take dispatches to push and lanes whose pending rows wait for the filler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """The task's id, and whether this call created it (False: its key named one already)."""
+
+    id: int
+    created: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a caller may say of a task beside its kind and payload."""
+
+    tenant_id: str = ""
+    region: str = ""
+    priority: int = 1
+    delay_seconds: float = 0.0
+    due_at: dt.datetime | None = None
+    dedupe_key: str | None = None
+    idempotency_key: str | None = None
+    parent_id: int | None = None
+    trace_parent: str | None = None
+    max_attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what the columns could not hold."""
+        if self.priority not in PRIORITIES:
+            raise InvalidError(f"priority {self.priority} is not one of 0, 1, 2, 3")
+        if self.delay_seconds < 0:
+            raise InvalidError("delay_seconds must not be negative")
+        if self.delay_seconds and self.due_at is not None:
+            raise InvalidError("give delay_seconds or due_at, not both")
+        for name in ("dedupe_key", "idempotency_key"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= len(value) <= 191:
+                raise InvalidError(f"{name} must have 1 to 191 characters")
+        if not self.tenant_id.isascii() or len(self.tenant_id) > 64:
+            raise InvalidError("tenant_id must be ASCII of at most 64 characters")
+
+
+_DEFAULTS = Options()
+
+
+class Enqueuer:
+    """Writes task rows for one outbox."""
+
+    def __init__(
+        self,
+        *,
+        db: Database,
+        kinds: Kinds,
+        settings: OutboxSettings,
+        credits: Credits,
+        after_commit: AfterCommit,
+    ) -> None:
+        self._db = db
+        self._kinds = kinds
+        self._settings = settings
+        self._credits = credits
+        self._after_commit = after_commit
+        self._row = db.dialect.sql(statements.ROW)
+        self._row_at = db.dialect.sql(statements.ROW_AT)
+        # Credits and messages are only for those who have a dispatcher running.
+        self.is_producing = False
+        self._prefix = os.urandom(8).hex()
+        self._counter = 0
+        self._counter_lock = threading.Lock()
+        _install_hooks()
+
+    def enqueue(
+        self,
+        session: Session,
+        kind: Kind[Any] | str,
+        payload: pydantic.BaseModel | Mapping[str, Any],
+        **options: Any,
+    ) -> Enqueued:
+        """Write one task in the session's transaction; see `Options` for the keywords.
+
+        A dedupe key that an active task holds, or an idempotency key seen within seven days, gives
+        that task's id with `created` False and writes nothing. Raises InvalidError for a payload
+        or an option that does not fit.
+        """
+        kind = self._kinds.get(kind)
+        chosen = Options(**options) if options else _DEFAULTS
+        body = kind.dump(payload)
+        after = _after_commit_of(session, self._after_commit)
+        cursor = _cursor(session)
+        try:
+            if chosen.dedupe_key is not None or chosen.idempotency_key is not None:
+                found = self._find(cursor, kind, chosen)
+                if found is not None:
+                    return Enqueued(found, created=False)
+            row = self._values(kind, body, chosen)
+            text = statements.INSERT + (self._row if chosen.due_at is None else self._row_at)
+            try:
+                cursor.execute(text, row)
+            except Exception as error:
+                found = self._lost_race(cursor, kind, chosen, error)
+                if found is None:
+                    raise
+                return Enqueued(found, created=False)
+            task_id = int(cursor.lastrowid)
+        finally:
+            cursor.close()
+        self._remember(after, kind, chosen, row, task_id)
+        return Enqueued(task_id, created=True)
+
+    def enqueue_many(
+        self,
+        session: Session,
+        kind: Kind[Any] | str,
+        payloads: Iterable[pydantic.BaseModel | Mapping[str, Any]],
+        **options: Any,
+    ) -> list[Enqueued]:
+        """Write many tasks of one kind and the same options in few statements.
+
+        Keys make no sense here and are refused. The order of the answers is that of the payloads.
+        """
+        kind = self._kinds.get(kind)
+        chosen = Options(**options)
+        if chosen.dedupe_key is not None or chosen.idempotency_key is not None:
+            raise InvalidError("enqueue_many takes no dedupe_key and no idempotency_key")
+        bodies = [kind.dump(payload) for payload in payloads]
+        after = _after_commit_of(session, self._after_commit)
+        cursor = _cursor(session)
+        mark = self._row if chosen.due_at is None else self._row_at
+        answers: list[Enqueued] = []
+        try:
+            for start in range(0, len(bodies), ROWS_PER_INSERT):
+                rows = [
+                    self._values(kind, body, chosen)
+                    for body in bodies[start : start + ROWS_PER_INSERT]
+                ]
+                cursor.execute(
+                    statements.INSERT + ",".join([mark] * len(rows)),
+                    [value for row in rows for value in row],
+                )
+                for task_id, row in zip(self._ids(cursor, len(rows)), rows, strict=True):
+                    self._remember(after, kind, chosen, row, task_id)
+                    answers.append(Enqueued(task_id, created=True))
+        finally:
+            cursor.close()
+        return answers
+
+    def _ids(self, cursor: Any, count: int) -> range:
+        # Both databases give one statement consecutive ids; MySQL names the first, SQLite the last.
+        last = int(cursor.lastrowid)
+        if self._db.dialect.name == "sqlite":
+            return range(last - count + 1, last + 1)
+        cursor.execute("SELECT @@auto_increment_increment")
+        step = int(cursor.fetchone()[0])
+        return range(last, last + count * step, step)
+
+    def _values(self, kind: Kind[Any], body: str, chosen: Options) -> list[Any]:
+        due_at, delay = chosen.due_at, chosen.delay_seconds
+        if due_at is not None and due_at.tzinfo is not None:
+            due_at = due_at.astimezone(dt.UTC).replace(tzinfo=None)
+        is_due = delay == 0 and (due_at is None or due_at <= utc_now())
+        state, dispatch_id, lease = State.PENDING, None, None
+        if not is_due:
+            state = State.SCHEDULED
+        elif self.is_producing and self._credits.take(
+            queue_key(kind.queue, chosen.region), chosen.tenant_id
+        ):
+            state = State.DISPATCHING
+            dispatch_id, lease = self._dispatch_id(), self._settings.dispatch_lease_seconds
+        row = [
+            kind.queue,
+            chosen.region,
+            kind.name,
+            chosen.tenant_id,
+            state.value,
+            chosen.priority,
+            body,
+            chosen.dedupe_key,
+            chosen.idempotency_key,
+            chosen.parent_id,
+            chosen.max_attempts or kind.retry.max_attempts,
+            dispatch_id,
+            chosen.trace_parent,
+        ]
+        if due_at is None:
+            row += [delay, delay, lease]
+        else:
+            # A moment that has passed counts as now, so that the scans' watermarks hold.
+            when = self._db.dialect.from_time(max(due_at, utc_now()))
+            row += [when, when, lease]
+        return row
+
+    def _dispatch_id(self) -> str:
+        with self._counter_lock:
+            self._counter += 1
+            return f"{self._prefix}{self._counter:016x}"
+
+    def _remember(
+        self,
+        after: _AfterCommit,
+        kind: Kind[Any],
+        chosen: Options,
+        row: list[Any],
+        task_id: int,
+    ) -> None:
+        if row[4] == State.DISPATCHING.value:
+            expires = monotonic() + self._settings.dispatch_lease_seconds
+            after.dispatches.append(
+                (queue_key(kind.queue, chosen.region), task_id, row[11], expires)
+            )
+        elif row[4] == State.PENDING.value:
+            if self.is_producing:
+                self._credits.mark_backlog(queue_key(kind.queue, chosen.region), chosen.tenant_id)
+            after.lanes.append((kind.queue, chosen.region, chosen.tenant_id, chosen.priority))
+
+    def _find(self, cursor: Any, kind: Kind[Any], chosen: Options) -> int | None:
+        sql = self._db.dialect.sql
+        if chosen.idempotency_key is not None:
+            cursor.execute(
+                sql(statements.FIND_IDEMPOTENT), (chosen.tenant_id, chosen.idempotency_key)
+            )
+            found = cursor.fetchone()
+            if found:
+                return int(found[0])
+        if chosen.dedupe_key is not None:
+            cursor.execute(sql(statements.FIND_ACTIVE), (kind.queue, chosen.dedupe_key))
+            found = cursor.fetchone()
+            if found:
+                return int(found[0])
+        return None
+
+    def _lost_race(
+        self, cursor: Any, kind: Kind[Any], chosen: Options, error: Exception
+    ) -> int | None:
+        # Another transaction took the key between our look and our insert. Its commit is what the
+        # refusal waited for, and READ COMMITTED shows it to this look.
+        args = getattr(error, "args", ())
+        is_duplicate = bool(args) and (args[0] in _DUPLICATE or "UNIQUE constraint" in str(args[0]))
+        return self._find(cursor, kind, chosen) if is_duplicate else None
+
+
+class _AfterCommit:
+    """What one transaction of one session leaves to do after its commit."""
+
+    __slots__ = ("dispatches", "lanes", "root", "target")
+
+    def __init__(self, root: Any, target: AfterCommit) -> None:
+        self.root = root
+        self.target = target
+        self.dispatches: list[Dispatch] = []
+        self.lanes: list[LaneNote] = []
+
+
+def _cursor(session: Session) -> Any:
+    connection = session.connection()
+    driver = connection.connection.dbapi_connection
+    if driver is None:
+        raise InvalidError("the session has no open connection")
+    return driver.cursor()
+
+
+def _after_commit_of(session: Session, target: AfterCommit) -> _AfterCommit:
+    if not isinstance(session, Session):
+        raise TypeError("enqueue needs a SQLAlchemy Session: its commit is what starts the task")
+    if not session.in_transaction():
+        session.begin()
+    root = session.get_transaction()
+    waiting: list[_AfterCommit] = session.info.setdefault(_INFO, [])
+    for entry in waiting:
+        if entry.root is root and entry.target is target:
+            return entry
+    # Entries of a transaction that was closed without a word are of no use any more.
+    waiting[:] = [entry for entry in waiting if entry.root is root]
+    entry = _AfterCommit(root, target)
+    waiting.append(entry)
+    return entry
+
+
+def _install_hooks() -> None:
+    with _hooks_lock:
+        if not sa.event.contains(Session, "after_commit", _session_committed):
+            sa.event.listen(Session, "after_commit", _session_committed)
+            sa.event.listen(Session, "after_soft_rollback", _session_rolled_back)
+
+
+def _session_committed(session: Session) -> None:
+    waiting = session.info.get(_INFO)
+    if not waiting or session.in_nested_transaction():
+        return
+    del session.info[_INFO]
+    root = session.get_transaction()
+    for entry in waiting:
+        if entry.root is root:
+            # Rows of a savepoint that was rolled back are among them: their messages find no row.
+            entry.target.submit(entry.dispatches, entry.lanes)
+
+
+def _session_rolled_back(session: Session, previous_transaction: Any) -> None:
+    if previous_transaction.parent is None:
+        session.info.pop(_INFO, None)

@@ -1,0 +1,116 @@
+"""What a worker thread does with one claimed task: find the handler, run it, and see to the answer.
+
+This is the body of every Dramatiq actor. No middleware decides anything: an exception in a hook is
+swallowed by Dramatiq, and the actor would run all the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from shared.core.clock import Deadline, monotonic
+from shared.core.outcomes import Fail, Retry, Snooze
+from shared.outbox.context import OutboxContext
+from shared.outbox.execution import ENDED, RUNNING, SETTLING, Execution
+from shared.outbox.finisher import Finisher
+from shared.outbox.stopping import Interrupted
+
+#: Seconds until a task is looked at again that no handler here knows.
+UNKNOWN_KIND_SECONDS = 30.0
+
+_log = structlog.get_logger("outbox.worker")
+
+#: Writes every answer but "completed".
+Settle = Callable[[Execution, Any], None]
+
+
+class Performer:
+    """Runs claimed tasks for one process."""
+
+    def __init__(
+        self,
+        context: OutboxContext,
+        *,
+        finisher: Finisher,
+        settle: Settle,
+        measure: Callable[[str, float], None],
+    ) -> None:
+        self._context = context
+        self._finisher = finisher
+        self._settle = settle
+        self._measure = measure
+
+    @property
+    def busy(self) -> int:
+        """Return how many threads run a handler now."""
+        return sum(execution.phase == RUNNING for execution in self._context.executions.snapshot())
+
+    def perform(self, queue_name: str, task_id: int, dispatch_id: str) -> None:
+        """Run the task that was claimed under this dispatch; returns when its answer is handed on."""
+        execution = self._context.executions.start(
+            int(task_id), dispatch_id, threading.get_ident()
+        )
+        if execution is None:
+            # Given back while it waited for a thread.
+            return
+        answer = self._run(execution)
+        self._measure(queue_name, monotonic() - execution.started_at)
+        if execution.completed:
+            self._leave(execution)
+        elif answer is None or isinstance(answer, dict):
+            execution.result = answer
+            self._finisher.submit(execution)
+        else:
+            self._settle(execution, answer)
+
+    def _run(self, execution: Execution) -> Any:
+        """Return the handler's answer, or the exception that it ended with."""
+        kind = execution.kind
+        handler = None if kind is None else self._context.kinds.handler(kind.name)
+        if kind is None or handler is None:
+            execution.phase = SETTLING
+            _log.error("kind_unknown", kind=execution.task.kind, task_id=execution.task.id)
+            return Snooze(UNKNOWN_KIND_SECONDS, "no handler for this kind here")
+        if execution.deadline.remaining() > kind.time_limit_seconds:
+            execution.deadline = Deadline(kind.time_limit_seconds)
+        try:
+            try:
+                payload = kind.load(execution.task.payload)
+                answer: Any = handler(execution, payload)
+            except Interrupted:
+                answer = execution.stop_error
+            except Exception as error:
+                answer = error
+            self._settling(execution)
+        except Interrupted:
+            # It arrived between the handler's end and the change of phase.
+            self._settling(execution)
+            answer = execution.stop_error
+        if isinstance(answer, Interrupted) or answer is execution.stop_error is not None:
+            return execution.stop_error
+        if answer is None or isinstance(answer, (dict, Retry, Snooze, Fail, BaseException)):
+            return answer
+        return TypeError(
+            f"handler of {kind.name} returned {type(answer).__name__}; "
+            "it may return None, a dict, Retry, Snooze or Fail"
+        )
+
+    @staticmethod
+    def _settling(execution: Execution) -> None:
+        with execution.lock:
+            if execution.phase == RUNNING:
+                execution.phase = SETTLING
+        if execution.stop_error is not None:
+            # An interrupt set just before is delivered within these few turns, not later.
+            for _ in range(64):
+                pass
+
+    def _leave(self, execution: Execution) -> None:
+        execution.phase = ENDED
+        self._context.executions.remove(execution)
+
+

@@ -1,0 +1,53 @@
+"""Isolating a task that is suspected of killing its process.
+
+It starts when nothing else runs here, or after a while; nothing is fetched beside it until it has
+ended, or has run for a while without doing harm.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from shared.core.clock import monotonic
+from shared.outbox.execution import CLAIMED, ENDED, Execution, Executions
+
+#: Seconds that a suspect waits for the process to be empty, and that it runs alone.
+PATIENCE_SECONDS = 60.0
+
+
+class Quarantine:
+    """At most one suspect per process."""
+
+    def __init__(self, executions: Executions, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._executions = executions
+        self._patience_seconds = patience_seconds
+        self._lock = threading.Lock()
+        self._suspect: Execution | None = None
+        self._since = 0.0
+
+    def enter(self, suspect: Execution) -> None:
+        """Begin to isolate this execution."""
+        with self._lock:
+            self._suspect, self._since = suspect, monotonic()
+
+    @property
+    def is_closed(self) -> bool:
+        """Tell whether nothing may be fetched now."""
+        with self._lock:
+            suspect = self._suspect
+            if suspect is None:
+                return False
+            is_over = suspect.phase == ENDED or self._executions.find(suspect.task.id) is not suspect
+            has_run = (
+                suspect.phase != CLAIMED
+                and monotonic() - suspect.started_at >= self._patience_seconds
+            )
+            if is_over or has_run:
+                self._suspect = None
+                return False
+            return True
+
+    def may_start(self, suspect: Execution) -> bool:
+        """Tell whether the suspect may be handed to a thread now."""
+        alone = len(self._executions) <= 1
+        return alone or monotonic() - suspect.claimed_at >= self._patience_seconds

@@ -1,0 +1,107 @@
+"""One blocked Redis connection per process that hears all its bells.
+
+Its own bell always (cancels of what it runs); the bells of its queues only while a thread is idle,
+since a bell popped without room would be a wake-up lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import redis
+import structlog
+
+from shared.core.clock import monotonic
+from shared.outbox.budget import Budget
+from shared.outbox.scripts import Scripts
+
+#: Seconds that one BLPOP waits; the client's socket time-out is this and a margin.
+BLOCK_SECONDS = 2
+SOCKET_MARGIN_SECONDS = 3.0
+#: Seconds between tries while Redis is away.
+_AWAY_SECONDS = 0.25
+
+_log = structlog.get_logger("outbox.waker")
+
+
+class Waker:
+    """Owns the thread; hands out one event per queue."""
+
+    def __init__(
+        self,
+        *,
+        client: redis.Redis,
+        scripts: Scripts,
+        node: str,
+        budget: Budget,
+        on_own_bell: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._scripts = scripts
+        self._own_key = scripts.node_bell_key(node).encode()
+        self._node = node
+        self._budget = budget
+        self._on_own_bell = on_own_bell
+        self._events: dict[str, threading.Event] = {}
+        self._is_running = False
+        self._listens_to_queues = True
+        self._thread: threading.Thread | None = None
+        self.last_turn = monotonic()
+
+    def event(self, queue_name: str) -> threading.Event:
+        """Return the event that is set when this queue's bell was heard."""
+        return self._events.setdefault(queue_name, threading.Event())
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._is_running = True
+        self._thread = threading.Thread(target=self._run, name="outbox-waker", daemon=True)
+        self._thread.start()
+
+    def listen_again(self) -> None:
+        """A thread has become idle and found nothing: make sure that the queues are heard."""
+        if not self._listens_to_queues:
+            try:
+                self._scripts.ring_node(self._node)
+            except redis.RedisError:
+                # The consumers look once a second anyway.
+                return
+
+    def stop(self) -> None:
+        """End the thread within one BLPOP, and wake every waiting consumer now."""
+        self._is_running = False
+        for event in list(self._events.values()):
+            event.set()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the thread's end."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+        return self._thread is None or not self._thread.is_alive()
+
+    def _run(self) -> None:
+        turn = 0
+        while self._is_running:
+            self.last_turn = monotonic()
+            queues = sorted(self._events)
+            keys = {self._scripts.bell_key(name).encode(): name for name in queues}
+            # BLPOP prefers the first key that has something: rotate, so that all are first in turn.
+            order = list(keys)
+            turn += 1
+            order = order[turn % len(order) :] + order[: turn % len(order)] if order else []
+            self._listens_to_queues = self._budget.is_free
+            heard = [self._own_key, *(order if self._listens_to_queues else [])]
+            try:
+                answer = self._client.blpop(heard, timeout=BLOCK_SECONDS)
+            except redis.RedisError as error:
+                _log.info("waker_redis_away", error=str(error))
+                threading.Event().wait(_AWAY_SECONDS)
+                continue
+            if answer is None:
+                continue
+            key = answer[0]
+            if key == self._own_key:
+                self._on_own_bell()
+            elif key in keys:
+                self._events[keys[key]].set()
