@@ -55,7 +55,7 @@ def _address_errors(settings: Settings) -> Iterator[str]:
 
 def _missing(channel: ChannelSettings) -> list[str]:
     if channel.kind == "file":
-        return [] if channel.path is not None else ["path"]
+        return [] if channel.root is not None else ["root"]
     needed = {
         "endpoint": channel.endpoint,
         "bucket": channel.bucket,

@@ -62,10 +62,9 @@ class StagingSettings(Group):
 
 
 class WorkerSettings(Group):
-    """A queue service. `part_bytes` is the unit of a large transfer and of its checkpoint."""
+    """A queue service: how many tasks it runs at a time."""
 
     threads: int = pydantic.Field(8, ge=1, le=256)
-    part_bytes: int = pydantic.Field(16 * MIB, ge=64 * KIB)
 
 
 class ApiSettings(Group):
@@ -122,10 +121,13 @@ class LogSettings(Group):
 
 
 class ChannelSettings(Group):
-    """A channel that `blox up` enters into the catalogue at start. The API makes others."""
+    """A channel that `blox up` enters into the catalogue at start. The API makes others.
+
+    0 leaves a number to the channel's kind.
+    """
 
     kind: Literal["file", "s3"] = "file"
-    path: Path | None = None
+    root: Path | None = None
     endpoint: str = ""
     bucket: str = ""
     region: str = ""
@@ -140,6 +142,8 @@ class Settings(pydantic.BaseModel):
 
     `grace_seconds` is how long unreferenced content is kept. `secret_key` is a Fernet key: it
     encrypts the channels' credentials at rest. `shutdown_seconds` is the total of a shutdown.
+    `stop_with_parent`: the process stops when its standard input ends, as it does when the process
+    that started it dies.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -153,6 +157,7 @@ class Settings(pydantic.BaseModel):
     shutdown_seconds: float = pydantic.Field(60.0, gt=0)
     grace_seconds: float = pydantic.Field(3600.0, ge=0)
     failpoints: str = ""
+    stop_with_parent: bool = False
     database: DatabaseSettings = DatabaseSettings()
     staging: StagingSettings = StagingSettings()
     outbox: OutboxSettings = OutboxSettings()
@@ -203,6 +208,17 @@ def load_settings(environ: Mapping[str, str] | None = None, **overrides: Any) ->
         raise SettingsError("\n".join(_sentence(fault) for fault in error.errors())) from None
     except ValueError as error:
         raise SettingsError(str(error)) from None
+
+
+def own_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables with our prefix, as they are set."""
+    return _ours(os.environ if environ is None else environ)
+
+
+def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment for a child: this process's, but of our variables only the given ones."""
+    inherited = {name: value for name, value in os.environ.items() if name not in _ours(os.environ)}
+    return {**inherited, **variables}
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
