@@ -58,11 +58,14 @@ class Database:
         """
         return self._repeat(lambda: self._once(work, line), tries)
 
-    def run_session(self, work: Callable[[Session], T], *, tries: int = TRIES) -> T:
+    def run_session(
+        self, work: Callable[[Session], T], *, read_only: bool = False, tries: int = TRIES
+    ) -> T:
         """Run `work(session)` in one transaction of a Session, with the same repetition."""
+        engine = self.engine.execution_options(read_only=True) if read_only else self.engine
 
         def once() -> T:
-            with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            with Session(engine, expire_on_commit=False) as session, session.begin():
                 return work(session)
 
         return self._repeat(once, tries)
