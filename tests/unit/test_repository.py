@@ -155,3 +155,17 @@ def test_the_outbox_imports_nothing_of_the_project_but_core() -> None:
 
 def test_nothing_imports_the_migrations() -> None:
     assert _findings(re.compile(r"^\s*(from|import)\s+shared\." + "migrations")) == []
+
+
+def test_every_folder_of_code_is_a_package() -> None:
+    """import-linter does not look into a folder without `__init__.py`."""
+    folders = {
+        path.parent
+        for path in _tracked()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in {"shared", "services"}
+    }
+    scripts = ROOT / "shared" / "migrations"
+    bare = [
+        f for f in folders if not (f / "__init__.py").exists() and scripts not in (f, *f.parents)
+    ]
+    assert sorted(str(folder.relative_to(ROOT)) for folder in bare) == []
