@@ -1,0 +1,43 @@
+"""What the functions of the catalogue need beside a session: a way to enqueue and supersede tasks.
+
+An `Outbox` fits `Tasks`; nothing here knows more of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sqlalchemy.orm import Session
+
+from shared.outbox.enqueue import Enqueued
+
+if TYPE_CHECKING:
+    import pydantic
+
+#: Seconds between the last reference's end and the deletion of a blob's bytes.
+GRACE_SECONDS = 3600.0
+
+
+class Tasks(Protocol):
+    """The two things that the catalogue asks of an outbox, both in the caller's transaction."""
+
+    def enqueue(
+        self, session: Session, kind: Any, payload: pydantic.BaseModel, **options: Any
+    ) -> Enqueued:
+        """Write one task."""
+
+    def supersede(self, session: Session, task_ids: Sequence[int]) -> None:
+        """End what is waiting among these tasks and ask the running ones to stop.
+
+        Their domain rows are locked and changed by the caller already.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """The outbox and the numbers of the catalogue. `register_kinds` makes one."""
+
+    tasks: Tasks
+    grace_seconds: float = GRACE_SECONDS

@@ -1,0 +1,106 @@
+"""The kinds of task that work on the catalogue: their payloads, retries, limits and hooks.
+
+`register_kinds` makes them known in every process that enqueues, runs or ends such tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from shared.catalog.context import GRACE_SECONDS, Catalogue, Tasks
+from shared.catalog.hooks import ReviewHooks, UploadHooks
+from shared.catalog.payloads import (
+    DELETE_BLOB,
+    REVIEW_CHECK,
+    UPLOAD_STORE,
+    CheckReview,
+    DeleteBlob,
+    StoreUpload,
+)
+from shared.outbox.kinds import Kind
+from shared.outbox.policy import RetryPolicy
+
+__all__ = [
+    "DELETE_BLOB",
+    "REVIEW_CHECK",
+    "UPLOAD_STORE",
+    "CatalogueKinds",
+    "CheckReview",
+    "DeleteBlob",
+    "RegisteredCatalogue",
+    "StoreUpload",
+    "register_kinds",
+]
+
+#: A day of tries for work that waits on storage; the count is only a net below that.
+STORAGE_RETRY = RetryPolicy(max_attempts=150, give_up_after_seconds=24 * 3600.0)
+#: Seconds that one execution may take: a large file over a slow channel.
+STORAGE_LIMIT_SECONDS = 6 * 3600.0
+#: Seconds that one execution of a review may take.
+REVIEW_LIMIT_SECONDS = 1800.0
+
+
+class Registers(Tasks, Protocol):
+    """An outbox in which kinds are registered."""
+
+    def register(self, kind: Kind[Any], /) -> None:
+        """Make a kind known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueKinds:
+    """The registered kinds, for `outbox.handler(kinds.upload_store)`."""
+
+    upload_store: Kind[StoreUpload]
+    review_check: Kind[CheckReview]
+    delete_blob: Kind[DeleteBlob]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredCatalogue(Catalogue):
+    """A catalogue together with the kinds that were registered for it."""
+
+    kinds: CatalogueKinds
+
+
+def register_kinds(outbox: Registers, *, grace_seconds: float = GRACE_SECONDS) -> RegisteredCatalogue:
+    """Register the catalogue's kinds in an outbox and return the catalogue that uses it.
+
+    Call it once per outbox, in every process: whoever ends a task must know its kind.
+    """
+    catalogue = Catalogue(tasks=outbox, grace_seconds=grace_seconds)
+    upload, review = UploadHooks(catalogue), ReviewHooks(catalogue)
+    kinds = CatalogueKinds(
+        upload_store=Kind(
+            name=UPLOAD_STORE,
+            payload=StoreUpload,
+            retry=STORAGE_RETRY,
+            time_limit_seconds=STORAGE_LIMIT_SECONDS,
+            locks=upload.lock,
+            on_end=upload.on_end,
+            on_retry=upload.on_retry,
+            events=True,
+        ),
+        review_check=Kind(
+            name=REVIEW_CHECK,
+            payload=CheckReview,
+            retry=RetryPolicy(max_attempts=8),
+            time_limit_seconds=REVIEW_LIMIT_SECONDS,
+            locks=review.lock,
+            on_end=review.on_end,
+            on_retry=review.on_retry,
+            events=True,
+        ),
+        # A blob whose delete task failed is found by the sweep: no hook.
+        delete_blob=Kind(
+            name=DELETE_BLOB,
+            payload=DeleteBlob,
+            retry=STORAGE_RETRY,
+            time_limit_seconds=STORAGE_LIMIT_SECONDS,
+            events=True,
+        ),
+    )
+    for kind in (kinds.upload_store, kinds.review_check, kinds.delete_blob):
+        outbox.register(kind)
+    return RegisteredCatalogue(tasks=outbox, grace_seconds=grace_seconds, kinds=kinds)

@@ -1,0 +1,49 @@
+"""The catalogue's tables. Floor 2; `shared/migrations` makes them."""
+
+from __future__ import annotations
+
+from shared.catalog.models.accounts import ApiKey, IdempotencyRecord, Tenant
+from shared.catalog.models.base import Base, utc_now
+from shared.catalog.models.blobs import Blob, BlobRef, Location
+from shared.catalog.models.buckets import Bucket, ChannelRecord, Revision
+from shared.catalog.models.objects import ObjectRow, Version
+from shared.catalog.models.reviews import Review, ReviewStep, Verdict
+from shared.catalog.models.states import (
+    LIVING,
+    SERVED,
+    UNFINISHED,
+    BlobState,
+    HolderKind,
+    LocationState,
+    ReviewState,
+    StepOutcome,
+    VersionState,
+)
+
+__all__ = [
+    "LIVING",
+    "SERVED",
+    "UNFINISHED",
+    "ApiKey",
+    "Base",
+    "Blob",
+    "BlobRef",
+    "BlobState",
+    "Bucket",
+    "ChannelRecord",
+    "HolderKind",
+    "IdempotencyRecord",
+    "Location",
+    "LocationState",
+    "ObjectRow",
+    "Review",
+    "ReviewState",
+    "ReviewStep",
+    "Revision",
+    "StepOutcome",
+    "Tenant",
+    "Verdict",
+    "Version",
+    "VersionState",
+    "utc_now",
+]

@@ -1,0 +1,83 @@
+"""The states of the catalogue's rows, one word each, as the columns hold them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class VersionState(StrEnum):
+    """Where one generation of an object stands."""
+
+    PENDING = "pending"
+    """Acknowledged; readable from staging until its upload task has stored it."""
+    REVIEWING = "reviewing"
+    """Acknowledged; not readable before its review has passed."""
+    BLOCKED = "blocked"
+    """Rejected by its review; never readable."""
+    STORED = "stored"
+    """The current version: its blob has a stored location and a reference of this version."""
+    REPLACED = "replaced"
+    """Was stored; a newer one is, and the reference is gone."""
+    FAILED = "failed"
+    """Its upload failed for good or was cancelled; still readable from staging, can be retried."""
+    SUPERSEDED = "superseded"
+    """Overwritten before it was stored."""
+    DELETED = "deleted"
+    """Removed by a DELETE."""
+
+
+#: Readable: a GET serves the newest generation in one of these.
+SERVED = frozenset({VersionState.PENDING, VersionState.FAILED, VersionState.STORED})
+#: Not done: a newer write supersedes these.
+UNFINISHED = frozenset({VersionState.PENDING, VersionState.REVIEWING, VersionState.FAILED})
+#: What a DELETE removes.
+LIVING = SERVED | {VersionState.REVIEWING}
+
+
+class BlobState(StrEnum):
+    """Where one content stands. `live` and `condemned` hold the live slot of their content."""
+
+    STAGED = "staged"
+    LIVE = "live"
+    CONDEMNED = "condemned"
+    DELETING = "deleting"
+    DELETED = "deleted"
+
+
+class LocationState(StrEnum):
+    """Where one copy of a blob on one channel stands."""
+
+    INTENT = "intent"
+    STORED = "stored"
+    CONDEMNED = "condemned"
+    DELETE_FAILED = "delete_failed"
+    TOMBSTONE = "tombstone"
+
+
+class ReviewState(StrEnum):
+    """Where the review of one version stands. `doubtful` waits for a person."""
+
+    OPEN = "open"
+    DOUBTFUL = "doubtful"
+    PASSED = "passed"
+    REJECTED = "rejected"
+    SUPERSEDED = "superseded"
+
+
+class StepOutcome(StrEnum):
+    """What one reviewer said. `waiting` and `retry` are no answers yet."""
+
+    PASS = "pass"  # noqa: S105 - an outcome
+    REJECT = "reject"
+    DOUBTFUL = "doubtful"
+    WAITING = "waiting"
+    RETRY = "retry"
+    ERROR = "error"
+
+
+class HolderKind(StrEnum):
+    """Who may hold a reference to a blob."""
+
+    VERSION = "version"
+    HOLD = "hold"
+    BACKUP = "backup"
