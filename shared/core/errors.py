@@ -9,6 +9,7 @@ BloxError
 ├── SupersededError           something newer won: the task ends cancelled, nothing is written
 ├── RequestError              a caller asked for something that cannot be
 │   ├── InvalidError          malformed (HTTP 400)
+│   ├── UnauthorizedError     nobody we know (401)
 │   ├── ForbiddenError        not theirs to do (403)
 │   ├── NotFoundError         not there, or not theirs to see (404)
 │   ├── ConflictError         the state does not allow it (409)
@@ -89,6 +90,12 @@ class InvalidError(RequestError):
     """The request is malformed."""
 
     code = "invalid"
+
+
+class UnauthorizedError(RequestError):
+    """The caller is nobody we know."""
+
+    code = "unauthorized"
 
 
 class ForbiddenError(RequestError):
