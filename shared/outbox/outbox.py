@@ -1,0 +1,386 @@
+"""The outbox as its users see it: enqueue, run, cancel, retry."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import dramatiq
+import pydantic
+import redis
+import sqlalchemy as sa
+from redis.backoff import NoBackoff
+from redis.retry import Retry as RedisRetry
+from sqlalchemy.orm import Session
+
+from shared.core.errors import ConflictError
+from shared.core.ids import node_name
+from shared.outbox.answers import Answers
+from shared.outbox.broker import OutboxBroker
+from shared.outbox.cancel import CancelAnswer, cancel, supersede
+from shared.outbox.compensator import Compensator
+from shared.outbox.completion import Completion, Completions
+from shared.outbox.context import OutboxContext
+from shared.outbox.credits import Wallet
+from shared.outbox.db import Database
+from shared.outbox.dispatcher import Dispatcher
+from shared.outbox.ends import settle_kind
+from shared.outbox.enqueue import Enqueued, Enqueuer
+from shared.outbox.execution import Execution, ExecutionPorts, Executions, Lock
+from shared.outbox.heartbeat import Heartbeat
+from shared.outbox.kinds import Handler, Kind, Kinds
+from shared.outbox.lanes import Lanes
+from shared.outbox.manual import retry
+from shared.outbox.messages import queue_key
+from shared.outbox.nodes import NodeWriter
+from shared.outbox.pulse import Pulse
+from shared.outbox.schema import metadata
+from shared.outbox.scripts import Scripts
+from shared.outbox.settings import OutboxSettings
+from shared.outbox.signals import Signals, Subscriber
+from shared.outbox.worker import OutboxWorker
+
+H = TypeVar("H", bound=Handler)
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxHealth:
+    """What probes ask: `faults` make a process not live, `missing` make it not ready."""
+
+    faults: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def is_live(self) -> bool:
+        """Tell whether the process should be left running."""
+        return not self.faults
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether the process does its work now."""
+        return not self.faults and not self.missing
+
+
+class Outbox:
+    """A transactional outbox on MySQL, MariaDB or SQLite, with Redis as the bell and Dramatiq's threads.
+
+    `engine` gets the settings that the protocols rely on (READ COMMITTED, UTC, bounded waits). Nothing
+    runs before the first `enqueue` (which starts the dispatcher thread) or `start_worker`.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        redis_url: str,
+        *,
+        namespace: str = "blox",
+        settings: OutboxSettings | None = None,
+        node: str | None = None,
+        version: str = "",
+    ) -> None:
+        self.settings = settings or OutboxSettings()
+        self._redis_url = redis_url
+        self._version = version
+        client = make_client(redis_url, self.settings.redis_timeout_seconds)
+        self.context = OutboxContext(
+            db=Database(engine),
+            redis=client,
+            scripts=Scripts(client, namespace),
+            namespace=namespace,
+            node=node or node_name(),
+            kinds=Kinds(),
+            signals=Signals(),
+            settings=self.settings,
+            executions=Executions(),
+        )
+        self._lanes = Lanes(self.context)
+        self._wallet = Wallet(self.context)
+        self._dispatcher = Dispatcher(self.context, self._lanes.ensure)
+        self._enqueuer = Enqueuer(
+            db=self.context.db,
+            kinds=self.context.kinds,
+            settings=self.settings,
+            credits=self._wallet,
+            after_commit=self._dispatcher,
+        )
+        self._answers = Answers(self.context, self._enqueuer)
+        self._heartbeat = Heartbeat(self.context)
+        self.broker = OutboxBroker(self.context, _Ports(self))
+        self._completions = Completions(self.context, self._enqueuer)
+        self._worker: OutboxWorker | None = None
+        self._consumed: tuple[str, ...] = ()
+        self._nodes: NodeWriter | None = None
+        self._pulse: Pulse | None = None
+        self._start_lock = threading.Lock()
+        self._producing_pid = 0
+
+    # -- kinds -----------------------------------------------------------------------------
+
+    def register(self, *kinds: Kind[Any]) -> None:
+        """Make kinds known, so that this process can enqueue and end their tasks."""
+        for kind in kinds:
+            self.context.kinds.register(kind)
+
+    def handler(self, kind: Kind[Any]) -> Callable[[H], H]:
+        """Decorate the function that runs a kind in this process."""
+
+        def attach(function: H) -> H:
+            self.context.kinds.handle(kind, function)
+            return function
+
+        return attach
+
+    def task(
+        self, name: str, *, payload: type[pydantic.BaseModel], **options: Any
+    ) -> Callable[[H], H]:
+        """Declare a kind and decorate its handler in one; the options are those of `Kind`."""
+        return self.handler(Kind(name=name, payload=payload, **options))
+
+    def actor(self, queue: str) -> dramatiq.Actor[..., None]:
+        """Return the Dramatiq actor that runs the tasks of one queue."""
+        if queue in self.broker.actors:
+            return self.broker.actors[queue]
+
+        def run(task_id: int, dispatch_id: str) -> None:
+            self.perform(queue, task_id, dispatch_id)
+
+        run.__doc__ = f"Run one task of the queue {queue}."
+        return dramatiq.actor(run, actor_name=queue, queue_name=queue, broker=self.broker)
+
+    def perform(self, queue: str, task_id: int, dispatch_id: str) -> None:
+        """Run one claimed task: the body of an actor."""
+        if self._worker is None:
+            raise RuntimeError("no worker was started")
+        self._worker.performer.perform(queue, task_id, dispatch_id)
+
+    # -- producing -------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        session: Session,
+        kind: Kind[Any] | str,
+        payload: pydantic.BaseModel | Mapping[str, Any],
+        **options: Any,
+    ) -> Enqueued:
+        """Write a task in the session's own transaction; it starts after the commit, never before.
+
+        The keywords are those of `shared.outbox.enqueue.Options`: tenant_id, region, priority (0
+        first, to 3), delay_seconds or due_at, dedupe_key, idempotency_key, parent_id, trace_parent,
+        max_attempts.
+        """
+        if self._producing_pid != os.getpid():
+            self.start_producer()
+        return self._enqueuer.enqueue(session, kind, payload, **options)
+
+    def enqueue_many(
+        self,
+        session: Session,
+        kind: Kind[Any] | str,
+        payloads: Iterable[pydantic.BaseModel | Mapping[str, Any]],
+        **options: Any,
+    ) -> list[Enqueued]:
+        """Write many tasks of one kind in few statements, in the session's own transaction."""
+        if self._producing_pid != os.getpid():
+            self.start_producer()
+        return self._enqueuer.enqueue_many(session, kind, payloads, **options)
+
+    def start_producer(self) -> None:
+        """Start the dispatcher thread and the pulse. Called by the first `enqueue` if not before."""
+        with self._start_lock:
+            if self._producing_pid == os.getpid():
+                return
+            if self._producing_pid:
+                raise RuntimeError("this outbox was started before a fork; make one per process")
+            self._producing_pid = os.getpid()
+            self._dispatcher.start()
+            self._nodes = NodeWriter(self.context, version=self._version)
+            self._pulse = Pulse("outbox-pulse")
+            self._pulse.every(self.settings.credit_seconds / 2, self._wallet.refresh)
+            self._pulse.every(self.settings.node_seconds, self._write_node)
+            self._pulse.start()
+            self._enqueuer.is_producing = True
+            atexit.register(self.close, 2.0)
+
+    # -- consuming -------------------------------------------------------------------------
+
+    def start_worker(
+        self, queues: Sequence[str] | None = None, *, regions: Sequence[str] = ("",), threads: int = 8
+    ) -> None:
+        """Begin to run tasks of these queues (default: of all kinds with a handler here)."""
+        if self._worker is not None:
+            raise ConflictError("the worker runs already")
+        chosen = sorted(queues or self.context.kinds.queues())
+        if not chosen:
+            raise ValueError("no queue to consume: register a handler or name the queues")
+        for queue in chosen:
+            settle = settle_kind(queue, self.context)
+            if self.context.kinds.find(settle.kind.name) is None:
+                self.context.kinds.handle(settle.kind, settle.handler)
+            self.actor(queue)
+        self.start_producer()
+        self._consumed = tuple(
+            queue_key(queue, region) for queue in chosen for region in dict.fromkeys(regions)
+        )
+        self._worker = OutboxWorker(
+            self.context,
+            self.broker,
+            answers=self._answers,
+            heartbeat=self._heartbeat,
+            redis_url=self._redis_url,
+            threads=threads,
+            make_client=make_client,
+        )
+        self._worker.start(self._consumed)
+
+    def stop_consuming(self) -> None:
+        """Fetch nothing more; give back what no thread has started."""
+        if self._worker is not None:
+            self._worker.stop_consuming()
+
+    def drain(self, seconds: float) -> bool:
+        """Wait for running executions, then ask them to stop and give them back."""
+        return self._worker is None or self._worker.drain(seconds)
+
+    def close(self, seconds: float = 5.0) -> bool:
+        """Stop every thread of this outbox; True when all ended in time. May be called twice."""
+        ok = True
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            ok = worker.close(seconds)
+        self._enqueuer.is_producing = False
+        if self._producing_pid == os.getpid():
+            atexit.unregister(self.close)
+            ok = self._dispatcher.close(seconds) and ok
+            pulse, self._pulse = self._pulse, None
+            if pulse is not None:
+                ok = pulse.close(min(seconds, 2.0)) and ok
+            if self._nodes is not None:
+                self._nodes.remove()
+        self.context.redis.close()
+        return ok
+
+    def compensator(self) -> Compensator:
+        """Return the scans that bring back what fell between two steps; see `Compensator.run`."""
+        return Compensator(self.context, self._enqueuer)
+
+    # -- acting on tasks -------------------------------------------------------------------
+
+    def cancel(
+        self, task_id: int, *, by: str, reason: str = "", tenant_id: str | None = None
+    ) -> CancelAnswer:
+        """Cancel a task, in a transaction of its own: at once when it waits, soon when it runs.
+
+        The answer is the acknowledgement: from then on the task never commits as completed. Raises
+        NotFoundError for an id that is not there, or not this tenant's.
+        """
+        return cancel(
+            self.context, self._enqueuer, task_id, by=by, reason=reason, tenant_id=tenant_id
+        )
+
+    def retry(
+        self,
+        task_id: int,
+        *,
+        by: str,
+        reason: str = "",
+        force: bool = False,
+        tenant_id: str | None = None,
+    ) -> str:
+        """Run a failed or cancelled task again (with `force` a completed one); returns its state.
+
+        Raises ConflictError when its state, its dedupe key or its kind does not allow it.
+        """
+        state = retry(
+            self.context, task_id, by=by, reason=reason, force=force, tenant_id=tenant_id
+        )
+        return str(state)
+
+    def supersede(self, session: Session, task_ids: Sequence[int]) -> None:
+        """End older work inside the caller's transaction, which holds the domain rows already."""
+        supersede(self.context, self._enqueuer, session, task_ids)
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call `subscriber` with every signal of this process; see `shared.outbox.signals`."""
+        self.context.signals.subscribe(subscriber)
+
+    def create_tables(self) -> None:
+        """Make the outbox's tables where they are missing. Projects with migrations need it not."""
+        metadata.create_all(self.context.db.engine)
+
+    def health(self) -> OutboxHealth:
+        """Say whether this process is live and ready. Looks at nothing but this process."""
+        faults: list[str] = []
+        missing: list[str] = []
+        if self._producing_pid and not self._dispatcher.is_alive():
+            faults.append("the dispatcher thread has died")
+        if self._worker is not None:
+            faults.extend(self._worker.faults())
+            if self._worker.is_draining:
+                missing.append("draining")
+        return OutboxHealth(tuple(faults), tuple(missing))
+
+    @property
+    def worker(self) -> OutboxWorker | None:
+        """Return the consuming half, None in a process that only enqueues."""
+        return self._worker
+
+    def _write_node(self) -> None:
+        worker = self._worker
+        if self._nodes is None:
+            return
+        if worker is None:
+            self._nodes.write(role="producer")
+        else:
+            self._nodes.write(
+                role="worker",
+                queues=() if worker.is_draining else self._consumed,
+                threads=worker.threads,
+                threads_busy=worker.busy,
+                mean_seconds=worker.budget.means(),
+            )
+
+
+class _Ports(ExecutionPorts):
+    """Ties executions to the parts of their outbox."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self.namespace = outbox.context.namespace
+
+    def save_checkpoint(self, execution: Execution, data: str, progress: int) -> None:
+        """Keep a checkpoint, fenced."""
+        self._outbox._heartbeat.save_checkpoint(execution, data, progress)
+
+    def emit(self, execution: Execution, type: str, data: dict[str, Any]) -> None:  # noqa: A002
+        """Record a progress event, fenced."""
+        self._outbox._heartbeat.emit(execution, type, data)
+
+    def complete(
+        self, execution: Execution, lock: Sequence[Lock]
+    ) -> AbstractContextManager[Completion]:
+        """Open the completing transaction."""
+        return self._outbox._completions.open(execution, lock)
+
+    def fenced(
+        self, execution: Execution, lock: Sequence[Lock]
+    ) -> AbstractContextManager[Session]:
+        """Open a fenced transaction that does not end the task."""
+        return self._outbox._completions.fenced(execution, lock)
+
+
+def make_client(redis_url: str, timeout_seconds: float) -> redis.Redis:
+    """Return a client that answers or fails within the time, and repeats nothing by itself.
+
+    A repeated push or a repeated fetch whose first answer was lost would be two of them.
+    """
+    return redis.Redis.from_url(
+        redis_url,
+        socket_timeout=timeout_seconds,
+        socket_connect_timeout=min(timeout_seconds, 2.0),
+        retry=RedisRetry(NoBackoff(), 0),
+    )
