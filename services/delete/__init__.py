@@ -1,0 +1,1 @@
+"""The delete service: removes the bytes of contents that nothing refers to."""

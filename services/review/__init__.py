@@ -1,0 +1,1 @@
+"""The review service: judges content before it is stored."""

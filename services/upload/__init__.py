@@ -1,0 +1,1 @@
+"""The upload service: writes acknowledged bytes from staging to a storage channel."""

@@ -1,0 +1,103 @@
+"""Reviewers in a process of their own: answers, limits, and that it is gone afterwards."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+import psutil
+import pytest
+
+from services.review.reviewers.finding import Finding, Outcome
+from services.review.sandbox import SandboxFailed, SandboxLimits, review_content
+from shared.core.clock import Deadline
+from shared.core.errors import CancelRequested
+
+MIB = 1024 * 1024
+
+
+def run(
+    content: Iterable[bytes],
+    *,
+    size: int = 1,
+    limits: SandboxLimits | None = None,
+    check: object = lambda: None,
+    **order: object,
+) -> list[Finding]:
+    facts = {"size": size, "sha256": "a" * 64, "content_type": "text/plain"}
+    return review_content(
+        {"facts": facts, "type_mismatch": "reject", "reject": [], "doubtful": [], **order},
+        content,
+        limits=limits or SandboxLimits(seconds=20),
+        deadline=Deadline(30),
+        check=check,  # type: ignore[arg-type]
+    )
+
+
+def endless() -> Iterator[bytes]:
+    return itertools.repeat(b"hello world " * 8192)
+
+
+@pytest.fixture(autouse=True)
+def no_child_is_left() -> Iterator[None]:
+    before = set(psutil.Process().children())
+    yield
+    assert set(psutil.Process().children()) <= before
+
+
+def test_answers_arrive() -> None:
+    found = run([b"a forbidden thing"], size=17, reject=["forbidden"])
+    assert [one.outcome for one in found] == [Outcome.PASS, Outcome.REJECT]
+
+
+def test_reads_no_more_than_it_needs() -> None:
+    found = run(endless(), size=1 << 60)
+    assert [one.outcome for one in found] == [Outcome.PASS]
+
+
+def test_reads_megabytes_with_its_answer_at_the_end() -> None:
+    content = [b"x" * MIB] * 8 + [b"forbidden"]
+    found = run(content, size=8 * MIB + 9, reject=["forbidden"])
+    assert found[-1].outcome is Outcome.REJECT
+
+
+def test_time_limit() -> None:
+    with pytest.raises(SandboxFailed, match="too long"):
+        run(endless(), size=1 << 60, reject=["never"], limits=SandboxLimits(seconds=0.5))
+
+
+def test_processor_limit() -> None:
+    limits = SandboxLimits(seconds=30, cpu_seconds=1)
+    with pytest.raises(SandboxFailed, match="without an answer"):
+        run(endless(), size=1 << 60, reject=["never"], limits=limits)
+
+
+def test_memory_limit() -> None:
+    limits = SandboxLimits(seconds=20, memory_bytes=4 * MIB)
+    with pytest.raises(SandboxFailed, match="without an answer"):
+        run(endless(), size=1 << 60, reject=["never"], limits=limits)
+
+
+def test_a_stop_goes_through_at_once() -> None:
+    calls = itertools.count()
+
+    def check() -> None:
+        if next(calls) > 3:
+            raise CancelRequested
+
+    with pytest.raises(CancelRequested):
+        run(endless(), size=1 << 60, reject=["never"], check=check)
+
+
+def test_a_source_that_fails_goes_through() -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"hello"
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        run(broken(), size=100, reject=["never"])
+
+
+def test_the_declared_type_is_judged() -> None:
+    found = run([b"\x89PNG\r\n\x1a\n" + bytes(100)], size=108)
+    assert found[0].outcome is Outcome.REJECT
