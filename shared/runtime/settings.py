@@ -216,9 +216,9 @@ def own_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment for a child: this process's, but of our variables only the given ones."""
-    inherited = {name: value for name, value in os.environ.items() if name not in _ours(os.environ)}
-    return {**inherited, **variables}
+    """Return this process's environment with `variables` in the place of all that are ours."""
+    own = _ours(os.environ)
+    return {**{name: value for name, value in os.environ.items() if name not in own}, **variables}
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
