@@ -1,0 +1,185 @@
+"""The rows of `nodes`: which processes live, what they consume, how busy they are.
+
+Windows are measured by the live consumers, credits are dealt to the live producers.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shared.core.clock import monotonic
+from shared.outbox.context import OutboxContext
+from shared.outbox.db import Line
+from shared.outbox.statements import scan as statements
+
+Role = Literal["producer", "worker", "scheduler"]
+#: A process counts as alive for this many of its beats.
+BEATS_ALIVE = 3
+#: Seconds that the row of a dead process stays for people to look at.
+AGED_SECONDS = 600.0
+#: Rows dropped in one transaction.
+_PAGE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One live process. Queues and the means' keys are names as in Redis, with their region."""
+
+    name: str
+    region: str
+    role: Role
+    queues: frozenset[str]
+    threads: int
+    threads_busy: int
+    mean_seconds: Mapping[str, float]
+
+
+class NodeWriter:
+    """Keeps this process's own row. Call `beat` every `settings.node_seconds`.
+
+    `busy` and `means` are asked at each beat: threads that run a handler, and the mean execution
+    seconds by queue name.
+    """
+
+    def __init__(
+        self,
+        context: OutboxContext,
+        *,
+        role: Role,
+        queues: Iterable[str] = (),
+        threads: int = 0,
+        busy: Callable[[], int] = lambda: 0,
+        means: Callable[[], Mapping[str, float]] = dict,
+        region: str = "",
+        version: str = "",
+    ) -> None:
+        self._context = context
+        self._role = role
+        self._queues = json.dumps(sorted(queues))
+        self._threads = threads
+        self._busy = busy
+        self._means = means
+        self._region = region
+        self._version = version
+        # The beat and the goodbye come from different threads.
+        self._lock = threading.Lock()
+        self._line: Line | None = None
+        self._is_closed = False
+
+    def beat(self) -> None:
+        """Write the row, in a transaction of its own. Raises UnavailableError as the database does."""
+        means = {queue: round(seconds, 6) for queue, seconds in self._means().items()}
+        values = (
+            self._region,
+            self._role,
+            self._queues,
+            self._threads,
+            self._busy(),
+            json.dumps(means),
+            self._version,
+            self._context.node,
+        )
+        sql = self._context.db.dialect.sql
+
+        def write(cursor: Any) -> None:
+            cursor.execute(sql(statements.UPDATE_NODE), values)
+            if cursor.rowcount == 0:
+                cursor.execute(sql(statements.INSERT_NODE), values)
+
+        with self._lock:
+            if self._is_closed:
+                return
+            if self._line is None:
+                self._line = self._context.db.line()
+            self._context.db.run(write, line=self._line)
+
+    def close(self) -> None:
+        """Remove the row, so that windows shrink at once; no beat writes it again."""
+        sql = self._context.db.dialect.sql(statements.DROP_NODE)
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            try:
+                self._context.db.run(lambda cursor: cursor.execute(sql, (self._context.node,)))
+            finally:
+                if self._line is not None:
+                    self._line.close()
+
+
+class LiveNodes:
+    """The live processes, read at most every `max_age_seconds`. For one thread at a time."""
+
+    def __init__(self, context: OutboxContext, *, max_age_seconds: float | None = None) -> None:
+        self._context = context
+        beat = context.settings.node_seconds
+        self._max_age_seconds = beat / 2 if max_age_seconds is None else max_age_seconds
+        self._read_at = float("-inf")
+        self._nodes: Sequence[Node] = ()
+
+    def get(self, line: Line | None = None) -> Sequence[Node]:
+        """Return the live processes. Raises UnavailableError as the database does."""
+        now = monotonic()
+        if now - self._read_at >= self._max_age_seconds:
+            self._nodes = live_nodes(self._context, line=line)
+            self._read_at = now
+        return self._nodes
+
+    def consumers(self, queue_name: str, line: Line | None = None) -> list[Node]:
+        """Return the live workers of one queue."""
+        return [
+            node
+            for node in self.get(line)
+            if node.role == "worker" and node.threads > 0 and queue_name in node.queues
+        ]
+
+    def producers(self, line: Line | None = None) -> list[str]:
+        """Return the names of the live processes that may enqueue, in order."""
+        return sorted(node.name for node in self.get(line) if node.role != "scheduler")
+
+
+def live_nodes(context: OutboxContext, *, line: Line | None = None) -> list[Node]:
+    """Read the processes that were seen within three beats."""
+    sql = context.db.dialect.sql(statements.LIVE_NODES)
+    since = -BEATS_ALIVE * context.settings.node_seconds
+
+    def read(cursor: Any) -> list[Node]:
+        cursor.execute(sql, (since,))
+        return [
+            Node(
+                name=row[0],
+                region=row[1],
+                role=row[2],
+                queues=frozenset(json.loads(row[3] or "[]")),
+                threads=int(row[4]),
+                threads_busy=int(row[5]),
+                mean_seconds=json.loads(row[6] or "{}"),
+            )
+            for row in cursor.fetchall()
+        ]
+
+    return context.db.run(read, line=line)
+
+
+def drop_old_nodes(context: OutboxContext, *, older_than_seconds: float = AGED_SECONDS) -> int:
+    """Drop the rows of processes that were not seen for so long; returns how many.
+
+    Ids are read without locks and deleted one by one under the same condition, so that a process
+    that has come back meanwhile keeps its row.
+    """
+    sql = context.db.dialect.sql
+
+    def drop(cursor: Any) -> int:
+        cursor.execute(sql(statements.OLD_NODES), (-older_than_seconds, _PAGE))
+        names = sorted(row[0] for row in cursor.fetchall())
+        count = 0
+        for name in names:
+            cursor.execute(sql(statements.DROP_OLD_NODE), (name, -older_than_seconds))
+            count += cursor.rowcount
+        return count
+
+    return context.db.run(drop)
