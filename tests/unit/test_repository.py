@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,23 +38,20 @@ _FIXED_TEMPORARY = re.compile(r"(?<![\w.~$}/-])/" + r"tmp/[\w.-]+")
 
 def _tracked() -> list[Path]:
     """Return the files of the tree, new ones as well, without what .gitignore names."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if listed.returncode == 0:
+    git = shutil.which("git")
+    command = [git or "", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = git and subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed and listed.returncode == 0:
         names = [name for name in listed.stdout.split("\0") if name]
         return [path for name in names if (path := ROOT / name).is_file()]
-    # An unpacked archive has no git; there nothing but the tree lies beside the hidden folders.
-    hidden = (".venv", ".git", ".blox")
-    return [
-        path
-        for path in ROOT.rglob("*")
-        if path.is_file() and path.relative_to(ROOT).parts[0] not in hidden
-    ]
+    return [path for path in ROOT.rglob("*") if path.is_file() and not _is_made(path)]
+
+
+def _is_made(path: Path) -> bool:
+    """Tell, where git cannot (in an unpacked archive), what tools have left behind."""
+    first, *others = path.relative_to(ROOT).parts
+    made = first in {"build", "dist"} or (first.startswith(".") and first != ".ci" and others)
+    return bool(made) or "__pycache__" in others
 
 
 def _texts() -> list[tuple[str, str]]:
