@@ -1,0 +1,81 @@
+"""The application: routes, problems, the edge, and what they share. Nothing is opened here."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI
+
+from services.api import problems
+from services.api.backlog import Backlog
+from services.api.deps import Api, ApiDeps
+from services.api.edge import Edge
+from services.api.routes import (
+    audit,
+    buckets,
+    channels,
+    instant,
+    keys,
+    listing,
+    nodes,
+    objects,
+    puts,
+    reviews,
+    task_actions,
+    tasks,
+    tenants,
+)
+from services.api.work import Work
+
+DESCRIPTION = """
+Objects go in over plain HTTP and are safe once answered; storing, reviewing and deleting them are
+**tasks** that run in the background and can be watched, cancelled and run again.
+
+* Send `Authorization: Bearer blox_...`. Each route names the scope that it needs; `admin` has all.
+* Every error is `application/problem+json` with a stable `code`; the `request_id` finds it in the logs.
+* Another tenant's bucket, object, task or review is a 404.
+* `POST`s honour `Idempotency-Key` for 24 hours; a `PUT` is idempotent by its content.
+""".strip()
+
+#: Order of the areas in the OpenAPI page.
+_TAGS = [
+    {"name": "buckets", "description": "Where objects live, and under which rules."},
+    {"name": "objects", "description": "Put, get, list and delete content."},
+    {"name": "tasks", "description": "The work behind them: watch, cancel, run again."},
+    {"name": "reviews", "description": "Content that waits for, passed or failed its review."},
+    {"name": "admin", "description": "Tenants, keys, channels, processes. Scope `admin`."},
+]
+
+
+def create_app(deps: ApiDeps) -> FastAPI:
+    """Return the application. It starts and stops nothing of what it is given."""
+    settings = deps.settings
+    app = FastAPI(
+        title="Cloudblox",
+        version="1",
+        description=DESCRIPTION,
+        openapi_tags=_TAGS,
+        docs_url="/docs" if settings.docs else None,
+        openapi_url="/openapi.json" if settings.docs else None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.api = Api(
+        deps=deps,
+        work=Work(deps.database, threads=settings.threads),
+        backlog=Backlog(limit=settings.max_backlog),
+    )
+    problems.install(app)
+    app.include_router(_routes(max_json_bytes=settings.max_json_bytes))
+    app.add_middleware(Edge, max_header_bytes=settings.max_header_bytes)
+    return app
+
+
+def _routes(*, max_json_bytes: int) -> APIRouter:
+    v1 = APIRouter(prefix="/v1", responses=problems.OPENAPI)
+    # Bodies that are streamed have limits of their own; before the JSON areas, whose paths they extend.
+    v1.include_router(puts.router)
+    for area in (
+        listing, objects, instant, buckets, tasks, task_actions, reviews, tenants, keys, channels,
+        nodes, audit,
+    ):  # fmt: skip
+        v1.include_router(area.router, max_body_size=max_json_bytes)
+    return v1

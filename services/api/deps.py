@@ -1,0 +1,91 @@
+"""What the routes stand on: the parts of this process, and the caller of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials
+from sqlalchemy.orm import Session
+
+from services.api import auth
+from services.api.backlog import Backlog
+from services.api.work import Work
+from shared.catalog.accounts import Principal, authenticate
+from shared.catalog.channels import ChannelCatalogue
+from shared.catalog.context import Catalogue
+from shared.catalog.secrets import SecretBox
+from shared.outbox import Outbox
+from shared.outbox.db import Database
+from shared.runtime.settings import ApiSettings
+from shared.storage.staging import Staging
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiDeps:
+    """Everything that `create_app` is given; made once by the composition root.
+
+    The outbox has the catalogue's kinds registered and runs as a producer. `min_free_bytes` is what
+    a PUT must leave free in staging.
+    """
+
+    database: Database
+    outbox: Outbox
+    catalogue: Catalogue
+    staging: Staging
+    channels: ChannelCatalogue
+    secrets: SecretBox
+    settings: ApiSettings
+    min_free_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """The dependencies and what this service itself keeps between requests."""
+
+    deps: ApiDeps
+    work: Work
+    backlog: Backlog
+
+
+def get_api(request: Request) -> Api:
+    """Return the parts of this process."""
+    api: Api = request.app.state.api
+    return api
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sender of one request. Each method authenticates inside the transaction that it opens."""
+
+    api: Api
+    secret: str
+
+    async def read(self, scope: str, work: Callable[[Session, Principal], T]) -> T:
+        """Run `work` in a transaction that writes nothing, if the key carries `scope`."""
+        return await self.api.work.read(lambda session: work(session, self.enter(session, scope)))
+
+    async def write(self, scope: str, work: Callable[[Session, Principal], T]) -> T:
+        """Run `work` in a transaction, if the key carries `scope`; it may run twice, so no effects else."""
+        return await self.api.work.write(lambda session: work(session, self.enter(session, scope)))
+
+    def enter(self, session: Session, scope: str) -> Principal:
+        """Return who it is. Raises Unauthorized or ForbiddenError."""
+        principal = authenticate(session, self.secret)
+        auth.require(principal, scope)
+        return principal
+
+
+async def get_caller(
+    request: Request,
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Security(auth.bearer)],
+) -> Caller:
+    """Return the sender of this request; whether the key is good is seen in its transaction."""
+    return Caller(get_api(request), auth.read_secret(credentials))
+
+
+CallerDep = Annotated[Caller, Depends(get_caller)]

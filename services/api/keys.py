@@ -1,0 +1,35 @@
+"""The object's key out of the raw address. Pure.
+
+The server's decoded path has lost what was not UTF-8; a key must be exactly the bytes that were sent.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import unquote_to_bytes
+
+from shared.catalog.limits import check_key
+from shared.core.errors import InvalidError
+
+
+def object_key(raw_path: bytes, matched: str, *, max_bytes: int) -> str:
+    """Return the key that ends `raw_path`; `matched` is the server's decoded idea of it.
+
+    Raises InvalidError (`key_invalid`) with the rule that it breaks.
+    """
+    decoded = unquote_to_bytes(raw_path)
+    text = decoded.decode("utf-8", "replace")
+    # What stands before the key is names; broken bytes in them come back as other bytes.
+    prefix = text[: len(text) - len(matched)].encode()
+    if not decoded.startswith(prefix):
+        raise InvalidError("the address is not UTF-8", code="key_invalid")
+    raw = decoded[len(prefix) :]
+    if len(raw) > max_bytes:
+        raise InvalidError(
+            f"a key has 1 to {max_bytes} bytes of UTF-8, this one has {len(raw)}",
+            code="key_invalid",
+            key_bytes=len(raw),
+        )
+    try:
+        return check_key(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InvalidError("a key is UTF-8", code="key_invalid") from error

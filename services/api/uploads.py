@@ -1,0 +1,122 @@
+"""What the headers of a PUT say about the body that follows. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from shared.catalog.limits import (
+    DEFAULT_CONTENT_TYPE,
+    check_content_type,
+    check_metadata,
+    check_sha256,
+)
+from shared.core.errors import InvalidError
+
+META_PREFIX = "x-blox-meta-"
+#: Said about the content and given back with it ...
+KEPT_HEADERS = ("cache-control", "content-disposition", "content-encoding", "content-language")
+#: ... and kept beside the client's own metadata, under names that are taken from clients.
+KEPT_PREFIX = "http."
+_MAX_DIGITS = 19
+_MD5_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a client promises: None where it says nothing. Digests are small hexadecimal."""
+
+    size: int | None = None
+    sha256: str | None = None
+    md5: str | None = None
+    content_type: str = DEFAULT_CONTENT_TYPE
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_declared(
+    raw_headers: Iterable[tuple[bytes, bytes]], *, max_metadata_bytes: int
+) -> Declared:
+    """Read the headers of a PUT. Raises InvalidError for what cannot be meant."""
+    headers: dict[str, str] = {}
+    metadata: dict[str, str] = {}
+    for raw_name, raw_value in raw_headers:
+        name = raw_name.decode("ascii", "replace")
+        if name.startswith(META_PREFIX):
+            _add_metadata(metadata, name, raw_value)
+        else:
+            headers[name] = raw_value.decode("latin-1").strip()
+    if "content-range" in headers:
+        raise InvalidError("a PUT stores whole objects: no Content-Range", code="content_range")
+    for name in KEPT_HEADERS:
+        if headers.get(name):
+            metadata[KEPT_PREFIX + name] = headers[name]
+    sha256 = headers.get("x-blox-sha256")
+    return Declared(
+        size=_size(headers),
+        sha256=None if sha256 is None else check_sha256(sha256),
+        md5=_md5(headers.get("content-md5")),
+        content_type=check_content_type(headers.get("content-type")),
+        metadata=checked_metadata(metadata, max_bytes=max_metadata_bytes),
+    )
+
+
+def checked_metadata(metadata: Mapping[str, str], *, max_bytes: int) -> dict[str, str]:
+    """Return metadata as it is kept. Raises InvalidError for names, values or too much of them."""
+    checked = check_metadata(metadata)
+    size = sum(len(name) + len(value.encode()) for name, value in checked.items())
+    if size > max_bytes:
+        raise InvalidError(
+            f"metadata has {size} bytes, at most {max_bytes} are kept", code="metadata_invalid"
+        )
+    return checked
+
+
+def metadata_headers(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that give metadata back, as latin-1 text that stands for their UTF-8."""
+    headers = {}
+    for name, value in metadata.items():
+        kept = name.removeprefix(KEPT_PREFIX)
+        header = kept if kept != name else META_PREFIX + name
+        headers[header] = value.encode().decode("latin-1")
+    return headers
+
+
+def _add_metadata(metadata: dict[str, str], header: str, raw_value: bytes) -> None:
+    name = header.removeprefix(META_PREFIX)
+    if name.startswith(KEPT_PREFIX):
+        raise InvalidError(f"{header[:80]}: this name is taken", code="metadata_invalid")
+    try:
+        value = raw_value.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise InvalidError(f"{header[:80]} is not UTF-8", code="metadata_invalid") from error
+    # Repeated fields are one list, as everywhere in HTTP.
+    metadata[name] = f"{metadata[name]}, {value}" if name in metadata else value
+
+
+def _size(headers: Mapping[str, str]) -> int | None:
+    """Return the declared length; X-Blox-Size declares it for a body sent in chunks."""
+    sizes = set()
+    for name in ("content-length", "x-blox-size"):
+        text = headers.get(name)
+        if text is None or (name == "content-length" and "transfer-encoding" in headers):
+            continue
+        if not text.isascii() or not text.isdigit() or len(text) > _MAX_DIGITS:
+            raise InvalidError(f"{name} is not a length in bytes", code="length_invalid")
+        sizes.add(int(text))
+    if len(sizes) > 1:
+        raise InvalidError("Content-Length and X-Blox-Size differ", code="size_mismatch")
+    return sizes.pop() if sizes else None
+
+
+def _md5(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        digest = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidError("Content-MD5 is not base64", code="content_md5_invalid") from error
+    if len(digest) != _MD5_BYTES:
+        raise InvalidError("Content-MD5 does not hold 16 bytes", code="content_md5_invalid")
+    return digest.hex()

@@ -1,0 +1,61 @@
+"""Blocking work off the event loop: transactions and files, each on a bounded number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+from sqlalchemy.orm import Session
+
+from shared.core.errors import UnavailableError
+from shared.outbox.db import Database
+
+T = TypeVar("T")
+
+#: Requests that may wait for each thread; beyond it waiting would only make the answer useless.
+WAITING_PER_THREAD = 32
+
+
+class Work:
+    """The threads of this process's requests.
+
+    A call is never abandoned half-way: a cancelled request still waits for its transaction's end.
+    Raises UnavailableError when too many wait, or when the database does not answer.
+    """
+
+    def __init__(self, database: Database, *, threads: int) -> None:
+        self._database = database
+        self._database_threads = anyio.CapacityLimiter(threads)
+        # Files wait for the disk, not for the pool of connections.
+        self._file_threads = anyio.CapacityLimiter(threads)
+        self._most = threads * (1 + WAITING_PER_THREAD)
+        self._inside = 0
+
+    async def read(self, work: Callable[[Session], T]) -> T:
+        """Run `work(session)` in a transaction that writes nothing."""
+        return await self._run(
+            lambda: self._database.run_session(work, read_only=True), self._database_threads
+        )
+
+    async def write(self, work: Callable[[Session], T]) -> T:
+        """Run `work(session)` in a transaction, again after a deadlock: it must be safe to repeat."""
+        return await self._run(lambda: self._database.run_session(work), self._database_threads)
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run something that opens its own transactions."""
+        return await self._run(work, self._database_threads)
+
+    async def files(self, work: Callable[[], T]) -> T:
+        """Run something that waits for a disk or a channel."""
+        return await self._run(work, self._file_threads)
+
+    async def _run(self, work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
+        if self._inside >= self._most:
+            raise UnavailableError("too many requests are waiting", code="busy")
+        self._inside += 1
+        try:
+            return await anyio.to_thread.run_sync(work, limiter=limiter)
+        finally:
+            self._inside -= 1
