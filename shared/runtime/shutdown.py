@@ -5,6 +5,7 @@ A stage that overruns its time is logged and left behind in its thread; the next
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,28 +44,33 @@ class Outcome:
 
 
 class StopRequest:
-    """Set by the first signal; later ones change nothing. Safe inside a signal handler."""
+    """Asks a process to end. The first reason stays; a second signal changes nothing."""
 
     def __init__(self) -> None:
+        # An Event must not be set inside a signal handler: the interrupted thread may hold its
+        # lock. A SimpleQueue may be filled anywhere.
+        self._reasons: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._event = threading.Event()
         self.reason = ""
 
-    def set(self, reason: str) -> bool:
-        """Ask for the end; returns whether this was the first time."""
-        if self._event.is_set():
-            return False
-        self.reason = reason
-        self._event.set()
+    def request(self, reason: str) -> None:
+        """Ask for the end; from any thread, also inside a signal handler."""
+        self._reasons.put(reason)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the end is asked for, at most `seconds`. Only for the main thread."""
+        if not self._event.is_set():
+            try:
+                self.reason = self._reasons.get(timeout=seconds)
+            except queue.Empty:
+                return False
+            self._event.set()
         return True
 
     @property
-    def is_set(self) -> bool:
-        """Tell whether the end was asked for."""
-        return self._event.is_set()
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the end is asked for, at most `seconds`."""
-        return self._event.wait(seconds)
+    def event(self) -> threading.Event:
+        """The same for other threads: set once the main thread has seen the request."""
+        return self._event
 
 
 def run_stages(stages: list[Stage], total_seconds: float) -> Outcome:
