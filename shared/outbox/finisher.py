@@ -64,6 +64,13 @@ class Finisher:
             self._room.wait(1.0)
         self._queue.put(execution)
 
+    def finish_now(self, execution: Execution) -> None:
+        """Complete one execution in the calling thread; for outboxes that run inline."""
+        self._again = [(execution, 0)]
+        while self._again:
+            group, self._again = self._again, []
+            self._finish(group)
+
     def close(self, seconds: float) -> bool:
         """Complete what was submitted, then end; False when that took longer than `seconds`."""
         if self._thread is None:

@@ -28,7 +28,7 @@ from shared.outbox.completion import Completion, Completions
 from shared.outbox.context import OutboxContext
 from shared.outbox.credits import Wallet
 from shared.outbox.db import Database
-from shared.outbox.dispatcher import Dispatcher
+from shared.outbox.dispatcher import Dispatch, Dispatcher, LaneNote
 from shared.outbox.ends import settle_kind
 from shared.outbox.enqueue import Enqueued, Enqueuer
 from shared.outbox.execution import Execution, ExecutionPorts, Executions, Lock
@@ -39,6 +39,7 @@ from shared.outbox.manual import retry
 from shared.outbox.messages import queue_key
 from shared.outbox.nodes import NodeWriter
 from shared.outbox.pulse import Pulse
+from shared.outbox.run import run_until_signal
 from shared.outbox.schema import metadata
 from shared.outbox.scripts import Scripts
 from shared.outbox.settings import OutboxSettings
@@ -82,6 +83,7 @@ class Outbox:
         settings: OutboxSettings | None = None,
         node: str | None = None,
         version: str = "",
+        inline: bool = False,
     ) -> None:
         self.settings = settings or OutboxSettings()
         self._redis_url = redis_url
@@ -106,9 +108,9 @@ class Outbox:
             kinds=self.context.kinds,
             settings=self.settings,
             credits=self._wallet,
-            after_commit=self._dispatcher,
+            after_commit=_Nowhere() if inline else self._dispatcher,
         )
-        self._answers = Answers(self.context, self._enqueuer)
+        self.answers = Answers(self.context, self._enqueuer)
         self._heartbeat = Heartbeat(self.context)
         self.broker = OutboxBroker(self.context, _Ports(self))
         self._completions = Completions(self.context, self._enqueuer)
@@ -117,7 +119,9 @@ class Outbox:
         self._nodes: NodeWriter | None = None
         self._pulse: Pulse | None = None
         self._start_lock = threading.Lock()
-        self._producing_pid = 0
+        # Inline, nothing is started and Redis is never asked: see `shared.outbox.testing`.
+        self._is_inline = inline
+        self._producing_pid = os.getpid() if inline else 0
 
     # -- kinds -----------------------------------------------------------------------------
 
@@ -229,13 +233,36 @@ class Outbox:
         self._worker = OutboxWorker(
             self.context,
             self.broker,
-            answers=self._answers,
+            answers=self.answers,
             heartbeat=self._heartbeat,
             redis_url=self._redis_url,
             threads=threads,
             make_client=make_client,
         )
         self._worker.start(self._consumed)
+
+    def run(
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        regions: Sequence[str] = ("",),
+        threads: int = 8,
+        compensate: bool = True,
+        shutdown_seconds: float = 30.0,
+    ) -> None:
+        """Run worker and compensation in this process until SIGTERM or SIGINT; then stop in order.
+
+        For programs of one process. `compensate` False leaves the scans to another process, of
+        which there must be at least one. Call it in the main thread: it owns the signals.
+        """
+        run_until_signal(
+            self,
+            queues,
+            regions=regions,
+            threads=threads,
+            compensate=compensate,
+            shutdown_seconds=shutdown_seconds,
+        )
 
     def stop_consuming(self) -> None:
         """Fetch nothing more; give back what no thread has started."""
@@ -253,7 +280,7 @@ class Outbox:
         if worker is not None:
             ok = worker.close(seconds)
         self._enqueuer.is_producing = False
-        if self._producing_pid == os.getpid():
+        if self._producing_pid == os.getpid() and not self._is_inline:
             atexit.unregister(self.close)
             ok = self._dispatcher.close(seconds) and ok
             pulse, self._pulse = self._pulse, None
@@ -316,7 +343,7 @@ class Outbox:
         """Say whether this process is live and ready. Looks at nothing but this process."""
         faults: list[str] = []
         missing: list[str] = []
-        if self._producing_pid and not self._dispatcher.is_alive():
+        if self._producing_pid and not self._is_inline and not self._dispatcher.is_alive():
             faults.append("the dispatcher thread has died")
         if self._worker is not None:
             faults.extend(self._worker.faults())
@@ -343,6 +370,13 @@ class Outbox:
                 threads_busy=worker.busy,
                 mean_seconds=worker.budget.means(),
             )
+
+
+class _Nowhere:
+    """Takes what follows a commit and does nothing with it: the rows wait to be run inline."""
+
+    def submit(self, dispatches: Sequence[Dispatch], lanes: Sequence[LaneNote]) -> None:
+        """Drop it."""
 
 
 class _Ports(ExecutionPorts):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -16,7 +16,6 @@ from shared.core.clock import Deadline, monotonic
 from shared.core.outcomes import Fail, Retry, Snooze
 from shared.outbox.context import OutboxContext
 from shared.outbox.execution import ENDED, RUNNING, SETTLING, Execution
-from shared.outbox.finisher import Finisher
 from shared.outbox.stopping import Interrupted
 
 #: Seconds until a task is looked at again that no handler here knows.
@@ -28,6 +27,13 @@ _log = structlog.get_logger("outbox.worker")
 Settle = Callable[[Execution, Any], None]
 
 
+class Finishes(Protocol):
+    """Where executions go whose handlers have done all they had to do."""
+
+    def submit(self, execution: Execution) -> None:
+        """Take over completing it."""
+
+
 class Performer:
     """Runs claimed tasks for one process."""
 
@@ -35,7 +41,7 @@ class Performer:
         self,
         context: OutboxContext,
         *,
-        finisher: Finisher,
+        finisher: Finishes,
         settle: Settle,
         measure: Callable[[str, float], None],
     ) -> None:

@@ -1,0 +1,14 @@
+"""Statements of `shared.outbox.testing`, which plays filler, dispatcher and worker in one thread."""
+
+from __future__ import annotations
+
+NEXT = (
+    "SELECT id, queue, region FROM tasks WHERE state = 'pending' "
+    "ORDER BY priority, order_at, id LIMIT 1 {for_update}"
+)
+DISPATCH = (
+    "UPDATE tasks {by_primary} SET state = 'dispatching', dispatch_id = {p}, "
+    "lease_until = {now_plus} WHERE id = {p} AND state = 'pending'"
+)
+MAKE_DUE = "UPDATE tasks SET state = 'pending', due_at = {now} WHERE state = 'scheduled'"
+LOOK = "SELECT kind, state, error_code, result FROM tasks WHERE id = {p}"
