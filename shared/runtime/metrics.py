@@ -25,6 +25,7 @@ from shared.outbox.signals import (
     Claimed,
     DispatchFailed,
     Ended,
+    EndedWithoutAnswer,
     LeaseLossSeen,
     LeasesRecovered,
     Redelivered,
@@ -92,6 +93,7 @@ class Metrics:
         self._handlers: dict[type[Signal], Callable[[Any], None]] = {
             Claimed: self._on_claimed,
             Ended: self._on_ended,
+            EndedWithoutAnswer: self._on_ended_without_answer,
             DispatchFailed: self._on_dispatch_failed,
             Redelivered: self._on_redelivered,
             LeasesRecovered: self._on_leases_recovered,
@@ -140,6 +142,9 @@ class Metrics:
         histogram = self._seconds.labels(signal.queue, signal.kind)
         for seconds in signal.seconds:
             histogram.observe(max(0.0, seconds))
+
+    def _on_ended_without_answer(self, signal: EndedWithoutAnswer) -> None:
+        self._finished.labels(signal.queue, signal.kind, signal.outcome).inc(signal.count)
 
     def _on_dispatch_failed(self, signal: DispatchFailed) -> None:
         result = "unknown" if signal.unknown else "refused"
