@@ -24,6 +24,11 @@ T = TypeVar("T")
 TRIES = 6
 
 
+def cursor_of(session: Session) -> Any:
+    """Return a driver's cursor in a Session's own transaction; the caller closes it."""
+    return session.connection().connection.cursor()
+
+
 class Database:
     """An engine, its dialect, and the ways to run a transaction on it."""
 
@@ -51,12 +56,19 @@ class Database:
         finally:
             line.close()
 
-    def run(self, work: Callable[[Any], T], *, line: Line | None = None, tries: int = TRIES) -> T:
+    def run(
+        self,
+        work: Callable[[Any], T],
+        *,
+        line: Line | None = None,
+        read_only: bool = False,
+        tries: int = TRIES,
+    ) -> T:
         """Run `work(cursor)` in one transaction, again after a deadlock or a lock wait.
 
         `work` must be safe to repeat. Raises UnavailableError when the database does not answer.
         """
-        return self._repeat(lambda: self._once(work, line), tries)
+        return self._repeat(lambda: self._once(work, line, read_only), tries)
 
     def run_session(
         self, work: Callable[[Session], T], *, read_only: bool = False, tries: int = TRIES
@@ -76,11 +88,11 @@ class Database:
         args = getattr(cause, "args", ())
         return bool(args) and args[0] in self.dialect.retryable
 
-    def _once(self, work: Callable[[Any], T], line: Line | None) -> T:
+    def _once(self, work: Callable[[Any], T], line: Line | None, read_only: bool) -> T:
         if line is not None:
-            with line.transaction() as cursor:
+            with line.transaction(read_only=read_only) as cursor:
                 return work(cursor)
-        with self.transaction() as cursor:
+        with self.transaction(read_only=read_only) as cursor:
             return work(cursor)
 
     def _repeat(self, once: Callable[[], T], tries: int) -> T:
@@ -89,7 +101,7 @@ class Database:
                 return once()
             except self.errors as error:
                 if not self.is_retryable(error):
-                    if self._is_outage(error):
+                    if self.is_outage(error):
                         raise UnavailableError(
                             "the database does not answer", error=str(error)
                         ) from error
@@ -102,7 +114,8 @@ class Database:
                 threading.Event().wait(random.uniform(0.001, 0.02))  # noqa: S311
         raise AssertionError("unreachable")
 
-    def _is_outage(self, error: BaseException) -> bool:
+    def is_outage(self, error: BaseException) -> bool:
+        """Tell whether the database did not answer, as opposed to refusing a statement."""
         if isinstance(error, sa.exc.TimeoutError):
             return True
         if isinstance(error, sa.exc.DBAPIError):
@@ -138,11 +151,15 @@ class Line:
         except self._database.errors:
             self._drop()
             raise
-        except BaseException:
+        except Exception:
             try:
                 driver.rollback()
             except Exception:
                 self._drop()
+            raise
+        except BaseException:
+            # An interrupt may have hit between a statement and its answer.
+            self._drop()
             raise
         finally:
             try:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import structlog
+
 from shared.core.clock import monotonic
+from shared.core.errors import BloxError
 from shared.outbox.context import OutboxContext
 from shared.outbox.db import Line
 from shared.outbox.statements import scan as statements
@@ -23,6 +26,8 @@ BEATS_ALIVE = 3
 AGED_SECONDS = 600.0
 #: Rows dropped in one transaction.
 _PAGE = 100
+
+_log = structlog.get_logger("outbox.nodes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,46 +44,36 @@ class Node:
 
 
 class NodeWriter:
-    """Keeps this process's own row. Call `beat` every `settings.node_seconds`.
+    """Keeps this process's own row; it is written every `settings.node_seconds`. Thread-safe."""
 
-    `busy` and `means` are asked at each beat: threads that run a handler, and the mean execution
-    seconds by queue name.
-    """
+    def __init__(self, context: OutboxContext, *, region: str = "", version: str = "") -> None:
+        self._context = context
+        self._region = region
+        self._version = version
+        self._lock = threading.Lock()
+        self._line: Line | None = None
+        self._is_removed = False
 
-    def __init__(
+    def write(
         self,
-        context: OutboxContext,
         *,
         role: Role,
         queues: Iterable[str] = (),
         threads: int = 0,
-        busy: Callable[[], int] = lambda: 0,
-        means: Callable[[], Mapping[str, float]] = dict,
-        region: str = "",
-        version: str = "",
+        threads_busy: int = 0,
+        mean_seconds: Mapping[str, float] | None = None,
     ) -> None:
-        self._context = context
-        self._role = role
-        self._queues = json.dumps(sorted(queues))
-        self._threads = threads
-        self._busy = busy
-        self._means = means
-        self._region = region
-        self._version = version
-        # The beat and the goodbye come from different threads.
-        self._lock = threading.Lock()
-        self._line: Line | None = None
-        self._is_closed = False
+        """Write the row, in a transaction of its own. Raises UnavailableError as the database does.
 
-    def beat(self) -> None:
-        """Write the row, in a transaction of its own. Raises UnavailableError as the database does."""
-        means = {queue: round(seconds, 6) for queue, seconds in self._means().items()}
+        `queues` are names as in Redis; `mean_seconds` are execution times by such a name.
+        """
+        means = {name: round(seconds, 6) for name, seconds in (mean_seconds or {}).items()}
         values = (
             self._region,
-            self._role,
-            self._queues,
-            self._threads,
-            self._busy(),
+            role,
+            json.dumps(sorted(queues)),
+            threads,
+            threads_busy,
             json.dumps(means),
             self._version,
             self._context.node,
@@ -91,24 +86,28 @@ class NodeWriter:
                 cursor.execute(sql(statements.INSERT_NODE), values)
 
         with self._lock:
-            if self._is_closed:
+            if self._is_removed:
                 return
             if self._line is None:
                 self._line = self._context.db.line()
             self._context.db.run(write, line=self._line)
 
-    def close(self) -> None:
-        """Remove the row, so that windows shrink at once; no beat writes it again."""
+    def remove(self) -> None:
+        """Remove the row, so that windows shrink at once; nothing writes it again."""
         sql = self._context.db.dialect.sql(statements.DROP_NODE)
         with self._lock:
-            if self._is_closed:
+            if self._is_removed:
                 return
-            self._is_closed = True
+            self._is_removed = True
+            line, self._line = self._line, None
             try:
                 self._context.db.run(lambda cursor: cursor.execute(sql, (self._context.node,)))
+            except BloxError as error:
+                # It ages out by itself.
+                _log.info("node_not_removed", node=self._context.node, error=str(error))
             finally:
-                if self._line is not None:
-                    self._line.close()
+                if line is not None:
+                    line.close()
 
 
 class LiveNodes:
@@ -162,7 +161,7 @@ def live_nodes(context: OutboxContext, *, line: Line | None = None) -> list[Node
             for row in cursor.fetchall()
         ]
 
-    return context.db.run(read, line=line)
+    return context.db.run(read, line=line, read_only=True)
 
 
 def drop_old_nodes(context: OutboxContext, *, older_than_seconds: float = AGED_SECONDS) -> int:

@@ -115,6 +115,10 @@ class Scripts:
         """Wake the filler."""
         self._ring(keys=[self.fill_bell_key], args=["1", 60])
 
+    def ring(self, key: str) -> None:
+        """Ring any bell; it expires when nobody listens."""
+        self._ring(keys=[key], args=["1", 60])
+
     def ring_node(self, node: str) -> None:
         """Wake one process, so that it looks for cancels now."""
         self._ring(keys=[self.node_bell_key(node)], args=["1", 60])

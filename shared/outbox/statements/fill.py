@@ -1,7 +1,7 @@
 """Statements of the filler: lanes, searching claims of pending rows, and how full the window is.
 
-A claim is an equality on the first five columns of its index, then a bound and the order of the rest: it
-costs the same with ten thousand and with ten million rows.
+A claim is an equality on the first five columns of its index, then a bound and the order of the
+rest: it costs the same with ten thousand and with ten million rows.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ MARK_DISPATCHED = (
     "UPDATE tasks {by_primary} SET state = 'dispatched', lease_until = {now_plus}, "
     "dispatch_failures = 0 "
     "WHERE id IN (%(ids)s) AND state = 'dispatching' AND dispatch_id = {dispatch_id}"
+)
+#: Rows of the page that no worker has taken yet.
+LOCK_DISPATCHING = (
+    "SELECT id FROM tasks {by_primary} WHERE id IN (%(ids)s) AND state = 'dispatching' "
+    "AND dispatch_id = {dispatch_id} ORDER BY id {for_update}"
 )
 #: Redis refused the page, or was never asked.
 MARK_REFUSED = (

@@ -1,7 +1,7 @@
-"""Statements of compensation: pages of rows that fell between two steps, and the rows of processes.
+"""Statements of compensation: pages of rows that fell between two steps, and rows of processes.
 
-A page is read through an index whose leading columns are compared for equality and whose next one is
-the order; `{now}` is constant in a statement, so that it can bound an index.
+A page is read through an index whose leading columns are compared for equality and whose next one
+is the order; `{now}` is constant in a statement, so that it can bound an index.
 """
 
 from __future__ import annotations
@@ -69,7 +69,5 @@ LIVE_NODES = (
     "WHERE last_seen >= {now_plus}"
 )
 DROP_NODE = "DELETE FROM nodes WHERE node = {p}"
-OLD_NODES = (
-    "SELECT node FROM nodes WHERE last_seen < {now_plus} ORDER BY last_seen, node LIMIT {p}"
-)
+OLD_NODES = "SELECT node FROM nodes WHERE last_seen < {now_plus} ORDER BY last_seen, node LIMIT {p}"
 DROP_OLD_NODE = DROP_NODE + " AND last_seen < {now_plus}"
