@@ -1,8 +1,10 @@
-"""What a handler may answer instead of finishing. Expected outcomes are values; only surprises raise."""
+"""What a handler may answer instead of finishing. Expected outcomes are values; surprises raise."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +20,16 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """Come back later without counting an attempt: throttled, or waiting for something."""
+    """Come back later without counting an attempt: throttled, or waiting for something.
+
+    One that waits for an event gives `ready`: called in the snooze's own transaction, it locks the
+    event's row in the Session that it gets and tells whether the event has come already; then the
+    task is pending at once, and no wake-up is lost.
+    """
 
     after_seconds: float
     reason: str = ""
+    ready: Callable[[Any], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,16 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedWithoutAnswer:
+    """Tasks that ended without a handler's answer: cancelled, superseded, or crashed too often."""
+
+    queue: str
+    kind: str
+    outcome: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class DispatchFailed:
     """Messages that Redis refused (`unknown` False) or did not confirm (`unknown` True)."""
 
@@ -86,6 +96,7 @@ class WindowMeasured:
 Signal = (
     Claimed
     | Ended
+    | EndedWithoutAnswer
     | DispatchFailed
     | Redelivered
     | LeasesRecovered
