@@ -50,9 +50,14 @@ class ThrottledError(TransientError):
     code = "throttled"
 
     def __init__(
-        self, message: str = "", *, retry_after_seconds: float = 1.0, **facts: object
+        self,
+        message: str = "",
+        *,
+        retry_after_seconds: float = 1.0,
+        code: str | None = None,
+        **facts: object,
     ) -> None:
-        super().__init__(message, **facts)
+        super().__init__(message, code=code, **facts)
         self.retry_after_seconds = retry_after_seconds
 
 
@@ -134,9 +139,14 @@ class BacklogError(RequestError):
     code = "backlog_full"
 
     def __init__(
-        self, message: str = "", *, retry_after_seconds: float = 5.0, **facts: object
+        self,
+        message: str = "",
+        *,
+        retry_after_seconds: float = 5.0,
+        code: str | None = None,
+        **facts: object,
     ) -> None:
-        super().__init__(message, **facts)
+        super().__init__(message, code=code, **facts)
         self.retry_after_seconds = retry_after_seconds
 
 

@@ -1,0 +1,177 @@
+"""Sends boto3's requests with the time limits of each call instead of one limit per client.
+
+boto3 asks `before-send` handlers for a response before it sends anything itself; ours answers
+always. It keeps boto3's connection classes (they know ``Expect: 100-continue``), reads no proxy and
+no certificate settings from the environment, and never tries twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import urllib3
+from botocore.awsrequest import (
+    AWSHTTPConnection,
+    AWSHTTPConnectionPool,
+    AWSHTTPSConnection,
+    AWSHTTPSConnectionPool,
+    AWSPreparedRequest,
+    AWSResponse,
+)
+from botocore.compat import set_socket_timeout
+from botocore.httpsession import get_cert_path
+from urllib3.util import Retry, Timeout
+
+from shared.core.clock import Deadline
+from shared.storage.limits import in_time
+
+#: Bytes that one send may take from a body: the clock and the pace are asked between sends.
+_SEND_BYTES = 128 * 1024
+#: Bytes that one read takes at most.
+_READ_BYTES = 1024 * 1024
+
+
+class _Now(threading.local):
+    """What this thread's call may take."""
+
+    deadline: Deadline | None = None
+    given_seconds: float = 0.0
+    read_seconds: float = 30.0
+
+
+_now = _Now()
+
+
+class _SendLimit:
+    """urllib3 sends bodies under the *connect* limit; here a socket sends under the read limit."""
+
+    sock: Any
+    timeout: Any
+
+    def connect(self) -> None:
+        super().connect()  # type: ignore[misc]
+        self.sock.settimeout(_now.read_seconds)
+
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        if self.sock is not None:
+            self.timeout = _now.read_seconds
+        super().request(*args, **kwargs)  # type: ignore[misc]
+
+
+class _Connection(_SendLimit, AWSHTTPConnection):  # type: ignore[misc]
+    pass
+
+
+class _SecureConnection(_SendLimit, AWSHTTPSConnection):  # type: ignore[misc]
+    pass
+
+
+class _Pool(AWSHTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(AWSHTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
+class _TimedRaw:
+    """A response's bytes, each read under what is left of the deadline."""
+
+    def __init__(
+        self, response: urllib3.BaseHTTPResponse, deadline: Deadline, limit_seconds: float
+    ) -> None:
+        self._response = response
+        self._deadline = deadline
+        self._limit_seconds = limit_seconds
+
+    def read(self, amt: int | None = None) -> bytes:
+        if amt is None:
+            return b"".join(self.stream())
+        in_time(self._deadline, channel="s3", action="read")
+        self._limit_read()
+        return self._response.read1(min(amt, _READ_BYTES))
+
+    def stream(self, amt: int = _READ_BYTES, **_: Any) -> Iterator[bytes]:
+        while data := self.read(amt):
+            yield data
+
+    def _limit_read(self) -> None:
+        try:
+            set_socket_timeout(
+                self._response, max(0.001, self._deadline.remaining(self._limit_seconds))
+            )
+        except AttributeError:
+            return  # All bytes are here: the connection went back to its pool.
+
+    def close(self) -> None:
+        self._response.close()
+
+
+class Transport:
+    """Connections to one endpoint. The deadline of a call is set around it, per thread."""
+
+    def __init__(
+        self,
+        *,
+        connect_timeout_seconds: float,
+        read_timeout_seconds: float,
+        connections: int,
+        ca_file: str | None,
+    ) -> None:
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._read_timeout_seconds = read_timeout_seconds
+        self._manager = urllib3.PoolManager(
+            maxsize=connections,
+            block=False,
+            blocksize=_SEND_BYTES,
+            cert_reqs="CERT_REQUIRED",
+            ca_certs=ca_file or get_cert_path(True),
+        )
+        self._manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
+
+    @contextmanager
+    def until(self, deadline: Deadline, *, channel: str, action: str, key: str) -> Iterator[None]:
+        """Send the requests of the body under this deadline; DeadlinePassed if none is left."""
+        in_time(deadline, channel=channel, action=action, key=key)
+        _now.deadline = deadline
+        _now.given_seconds = deadline.remaining()
+        try:
+            yield
+        finally:
+            _now.deadline = None
+
+    def had_fair_chance(self) -> bool:
+        """Tell whether this thread's call had at least the time of one connection attempt.
+
+        A call that times out with less says nothing about the channel.
+        """
+        return _now.given_seconds >= self._connect_timeout_seconds
+
+    def send(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
+        """Answer boto3's `before-send` event."""
+        deadline = _now.deadline or Deadline(self._read_timeout_seconds)
+        read_seconds = max(0.001, deadline.remaining(self._read_timeout_seconds))
+        _now.read_seconds = read_seconds
+        target = urllib3.util.parse_url(request.url).request_uri
+        pool: Any = self._manager.connection_from_url(request.url)
+        response = pool.urlopen(
+            request.method,
+            target,
+            body=request.body,
+            headers=request.headers,
+            retries=Retry(False),
+            timeout=Timeout(
+                connect=min(self._connect_timeout_seconds, read_seconds), read=read_seconds
+            ),
+            assert_same_host=False,
+            preload_content=False,
+            decode_content=False,
+        )
+        raw = _TimedRaw(response, deadline, self._read_timeout_seconds)
+        answer: Any = AWSResponse(request.url, response.status, response.headers, raw)
+        if not request.stream_output:
+            _ = answer.content  # Read now, so that the connection goes back to its pool.
+        return cast(AWSResponse, answer)

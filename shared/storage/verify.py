@@ -1,0 +1,100 @@
+"""Proves that what a channel keeps are the bytes that were to be stored."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+from shared.core.clock import Deadline
+from shared.storage.channel import Channel, Found
+from shared.storage.crew import Crew
+from shared.storage.errors import ChecksumMismatch, ObjectMissing
+from shared.storage.registry import OpenChannel
+from shared.storage.source import Source
+
+
+def verify(
+    opened: OpenChannel,
+    key: str,
+    *,
+    size: int,
+    sha256: str,
+    check: Callable[[], None] = lambda: None,
+    deadline: Deadline,
+) -> Found:
+    """Compare size and content of an object with what they should be.
+
+    The provider's own sha256 is taken where it has one over the whole object; otherwise the object
+    is read back and hashed. Raises ObjectMissing or ChecksumMismatch. `check` is asked every half
+    second.
+    """
+    with Crew[Found](check=check, deadline=deadline) as crew:
+        pace = crew.pace(opened.download_limit)
+        return crew.run(
+            lambda: proven(
+                opened.channel, key, size=size, sha256=sha256, pace=pace, deadline=deadline
+            )
+        )
+
+
+def proven(
+    channel: Channel,
+    key: str,
+    *,
+    size: int,
+    sha256: str,
+    md5: str | None = None,
+    pace: Callable[[int], None],
+    deadline: Deadline,
+) -> Found:
+    """Do the work of `verify` in this thread. `md5` is the right one, if the caller knows it."""
+    found = channel.head(key, deadline=deadline)
+    if found is None:
+        raise ObjectMissing("the object is not there", channel=channel.name, key=key)
+    if found.size != size:
+        raise _mismatch(channel, key, "size", size, found.size)
+    if found.sha256 is not None:
+        expected, actual = sha256, found.sha256
+    elif md5 is not None and found.md5 is not None:
+        expected, actual = md5, found.md5
+    else:
+        expected, actual = sha256, _read_back(channel, key, size, pace, deadline)
+    if actual != expected:
+        raise _mismatch(channel, key, "content", expected, actual)
+    return found
+
+
+def _read_back(
+    channel: Channel, key: str, size: int, pace: Callable[[int], None], deadline: Deadline
+) -> str:
+    digest = hashlib.sha256()
+    with channel.get(key, start=0, length=size, deadline=deadline) as chunks:
+        for chunk in chunks:
+            pace(len(chunk))
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def source_sha256(
+    source: Source, size: int, pace: Callable[[int], None], deadline: Deadline
+) -> str:
+    """Hash a whole source."""
+    digest = hashlib.sha256()
+    with source.open(0, size, deadline) as chunks:
+        for chunk in chunks:
+            pace(len(chunk))
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _mismatch(
+    channel: Channel, key: str, what: str, expected: object, actual: object
+) -> ChecksumMismatch:
+    return ChecksumMismatch(
+        f"the {what} on the channel differs",
+        channel=channel.name,
+        key=key,
+        what=what,
+        expected=expected,
+        actual=actual,
+    )
