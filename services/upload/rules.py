@@ -90,6 +90,14 @@ class Plan:
         """Return the plan without the present try, whose channel failed."""
         return replace(self, current=None)
 
+    def uncounted(self) -> Plan:
+        """Return the plan without the present try, which never reached its channel."""
+        if self.current is None:
+            return self
+        name = self.current.channel
+        counted = max(0, self.tries.get(name, 0) - 1)
+        return replace(self, tries={**self.tries, name: counted}, current=None)
+
     def spent(self) -> Plan:
         """Return the plan after the last try of the last channel."""
         return replace(self, current=None, is_spent=True)

@@ -1,0 +1,175 @@
+"""The delete worker's side of a blob's end: ownership, its locations one by one, the tombstone.
+
+A blob is deleted only by the task that owns it, after a recount under its lock; from `deleting` on
+nothing can attach to it any more.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.blobs import has_references
+from shared.catalog.locking import lock_blobs
+from shared.catalog.models import (
+    Blob,
+    BlobState,
+    Location,
+    LocationState,
+    utc_clock,
+    utc_now,
+)
+
+#: Characters of an error that a location's row keeps.
+_DETAIL_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """The task owns the blob: delete its locations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Condemned, but the grace is not over."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """There is nothing to do for this task; `reason` says why, in one word."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A location whose bytes are to go."""
+
+    location_id: int
+    channel: str
+    key: str
+    upload_id: str | None
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left of a blob's locations; `due_in_seconds` until the first parked one is due."""
+
+    count: int
+    due_in_seconds: float
+
+
+def take(session: Session, *, blob_id: int, generation: int, task_id: int) -> Go | Wait | Nothing:
+    """Decide under the blob's lock whether this task deletes it, and make it the owner if so.
+
+    To be committed only while the task is still the caller's.
+    """
+    blob = lock_blobs(session, [blob_id]).get(blob_id)
+    if blob is None or blob.state == BlobState.DELETED:
+        return Nothing("deleted")
+    if blob.state == BlobState.DELETING:
+        return Go() if blob.delete_owner == task_id else Nothing("owned")
+    if blob.state != BlobState.CONDEMNED:
+        return Nothing(str(blob.state))
+    if blob.generation != generation:
+        return Nothing("generation")
+    grace_seconds = _seconds_until(session, blob.delete_after)
+    if grace_seconds > 0:
+        return Wait(grace_seconds)
+    if has_references(session, blob_id):
+        # It should have been revived by whoever attached: a reference outranks a state.
+        blob.state, blob.delete_after = BlobState.LIVE, None
+        session.flush()
+        return Nothing("referenced")
+    blob.state, blob.delete_owner = BlobState.DELETING, task_id
+    blob.generation += 1
+    session.flush()
+    return Go()
+
+
+def places(session: Session, blob_id: int) -> list[Place]:
+    """Return the locations that are due, by ascending id: intents too, tombstones not."""
+    rows = session.scalars(
+        sa.select(Location)
+        .where(
+            Location.blob_id == blob_id,
+            Location.state != LocationState.TOMBSTONE,
+            sa.or_(Location.next_try_at.is_(None), Location.next_try_at <= utc_now()),
+        )
+        .order_by(Location.id)
+    )
+    return [place_of(row) for row in rows]
+
+
+def place_of(row: Location) -> Place:
+    """Return what deleting a location needs."""
+    return Place(row.id, row.channel, row.key, row.upload_id, row.tries)
+
+
+def bury(session: Session, location_id: int) -> bool:
+    """Make a location a tombstone: its bytes are gone. It is probed once more later."""
+    return _update_unburied(
+        session,
+        location_id,
+        state=LocationState.TOMBSTONE,
+        tombstone_at=utc_clock(),
+        next_try_at=None,
+        error_detail=None,
+    )
+
+
+def park(session: Session, location_id: int, *, tries: int, seconds: float, detail: str) -> bool:
+    """Note that a location's bytes could not be deleted, and when to try again."""
+    return _update_unburied(
+        session,
+        location_id,
+        state=LocationState.DELETE_FAILED,
+        tries=tries,
+        next_try_at=utc_now(seconds),
+        error_detail=detail[:_DETAIL_CHARACTERS],
+    )
+
+
+def left(session: Session, blob_id: int) -> Left:
+    """Count the locations that are not tombstones yet."""
+    count, first = session.execute(
+        sa.select(sa.func.count(), sa.func.min(Location.next_try_at)).where(
+            Location.blob_id == blob_id, Location.state != LocationState.TOMBSTONE
+        )
+    ).one()
+    return Left(int(count), _seconds_until(session, first))
+
+
+def finish(session: Session, blob: Blob | None, *, task_id: int) -> bool:
+    """Close a locked blob whose bytes are all gone; False when a location is left.
+
+    One may have been added since the last look, by an upload that was under way.
+    """
+    if blob is None or blob.state != BlobState.DELETING or blob.delete_owner != task_id:
+        return True
+    if left(session, blob.id).count:
+        return False
+    blob.state, blob.deleted_at = BlobState.DELETED, utc_clock()
+    session.flush()
+    return True
+
+
+def _seconds_until(session: Session, moment: dt.datetime | None) -> float:
+    now = session.scalar(sa.select(utc_clock()))
+    return 0.0 if moment is None or now is None else (moment - now).total_seconds()
+
+
+def _update_unburied(session: Session, location_id: int, **values: object) -> bool:
+    done = session.execute(
+        sa.update(Location)
+        .where(Location.id == location_id, Location.state != LocationState.TOMBSTONE)
+        .values(**values)
+        .execution_options(synchronize_session=False)
+    )
+    return int(done.rowcount) == 1  # type: ignore[attr-defined]
