@@ -64,7 +64,9 @@ class RegisteredCatalogue(Catalogue):
     kinds: CatalogueKinds
 
 
-def register_kinds(outbox: Registers, *, grace_seconds: float = GRACE_SECONDS) -> RegisteredCatalogue:
+def register_kinds(
+    outbox: Registers, *, grace_seconds: float = GRACE_SECONDS
+) -> RegisteredCatalogue:
     """Register the catalogue's kinds in an outbox and return the catalogue that uses it.
 
     Call it once per outbox, in every process: whoever ends a task must know its kind.

@@ -80,3 +80,23 @@ def _mysql_now(element: utc_now, compiler: SQLCompiler, **kwargs: Any) -> str:
 @compiles(utc_now, "sqlite")
 def _sqlite_now(element: utc_now, compiler: SQLCompiler, **kwargs: Any) -> str:
     return f"utc_now({compiler.process(element.clauses, **kwargs)})"
+
+
+class utc_clock(sa.sql.functions.FunctionElement[dt.datetime]):  # noqa: N801 - reads as a function
+    """The database's clock at the very moment: beside a row, after its lock was given."""
+
+    type = UTCDateTime()
+    inherit_cache = True
+    name = "utc_clock"
+
+
+@compiles(utc_clock, "mysql")
+@compiles(utc_clock, "mariadb")
+def _mysql_clock(_element: utc_clock, _compiler: SQLCompiler, **_kwargs: Any) -> str:
+    # UTC, because every session's time zone is.
+    return "SYSDATE(6)"
+
+
+@compiles(utc_clock, "sqlite")
+def _sqlite_clock(_element: utc_clock, _compiler: SQLCompiler, **_kwargs: Any) -> str:
+    return "utc_now(0)"

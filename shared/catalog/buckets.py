@@ -1,0 +1,150 @@
+"""Buckets: a tenant's collections of objects and their rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import pydantic
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from shared.catalog.limits import check_bucket_name
+from shared.catalog.models import (
+    LIVING,
+    Bucket,
+    ChannelRecord,
+    Version,
+    utc_clock,
+)
+from shared.catalog.review_policy import ReviewPolicy
+from shared.core.errors import ConflictError, InvalidError, NotFoundError
+
+#: Candidate channels that a bucket may name.
+MAX_CHANNELS = 16
+
+
+class BucketSpec(pydantic.BaseModel):
+    """What a caller says of a bucket: the preferred channel first."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    region: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9-]{0,32}$")] = ""
+    channels: list[str] = pydantic.Field(min_length=1, max_length=MAX_CHANNELS)
+    review_policy: ReviewPolicy | None = None
+    max_object_bytes: int | None = pydantic.Field(default=None, ge=0)
+
+
+@dataclass(frozen=True, slots=True)
+class PutBucket:
+    """The bucket, and whether it is new."""
+
+    bucket: Bucket
+    created: bool
+
+
+def put_bucket(session: Session, tenant_id: str, name: str, spec: BucketSpec) -> PutBucket:
+    """Create a bucket or replace its rules; the same again changes nothing.
+
+    New rules count for later writes; reviews under way keep the policy that they began with.
+    Raises InvalidError for a name that is none or a channel that is not known, ConflictError
+    (`bucket_region_fixed`) for another region.
+    """
+    check_bucket_name(name)
+    _check_channels(session, spec.channels)
+    bucket = _locked(session, tenant_id, name)
+    created = bucket is None
+    if bucket is None:
+        bucket = Bucket(tenant_id=tenant_id, name=name, region=spec.region, created_at=utc_clock())
+        _fill(bucket, spec)
+        try:
+            with session.begin_nested():
+                session.add(bucket)
+        except IntegrityError as error:
+            # Another request made it in this very moment: the client's next try finds it.
+            raise ConflictError("the bucket has just been made", code="bucket_exists") from error
+    elif bucket.region != spec.region:
+        raise ConflictError("a bucket's region cannot change", code="bucket_region_fixed")
+    else:
+        _fill(bucket, spec)
+        session.flush()
+    session.refresh(bucket)
+    return PutBucket(bucket, created)
+
+
+def get_bucket(session: Session, tenant_id: str, name: str) -> Bucket:
+    """Return a tenant's bucket.
+
+    Raises NotFoundError (`bucket_not_found`), for another tenant's bucket as well.
+    """
+    bucket = session.scalars(
+        sa.select(Bucket)
+        .where(Bucket.tenant_id == tenant_id, Bucket.name == name)
+        .execution_options(populate_existing=True)
+    ).one_or_none()
+    if bucket is None:
+        raise NotFoundError("there is no such bucket", code="bucket_not_found")
+    return bucket
+
+
+def list_buckets(
+    session: Session, tenant_id: str, *, after: str = "", limit: int = 100
+) -> list[Bucket]:
+    """Return a tenant's buckets by name, those behind `after`."""
+    return list(
+        session.scalars(
+            sa.select(Bucket)
+            .where(Bucket.tenant_id == tenant_id, Bucket.name > after)
+            .order_by(Bucket.name)
+            .limit(limit)
+        )
+    )
+
+
+def delete_bucket(session: Session, tenant_id: str, name: str) -> None:
+    """Delete an empty bucket. Raises NotFoundError and ConflictError (`bucket_not_empty`).
+
+    A version in review counts. Writers hold the bucket's shared lock, so none is overlooked.
+    """
+    bucket = _locked(session, tenant_id, name)
+    if bucket is None:
+        raise NotFoundError("there is no such bucket", code="bucket_not_found")
+    occupied = session.scalar(
+        sa.select(
+            sa.exists().where(Version.bucket_id == bucket.id, Version.state.in_(sorted(LIVING)))
+        )
+    )
+    if occupied:
+        raise ConflictError("the bucket is not empty", code="bucket_not_empty")
+    session.delete(bucket)
+    session.flush()
+
+
+def _locked(session: Session, tenant_id: str, name: str) -> Bucket | None:
+    return session.scalars(
+        sa.select(Bucket)
+        .where(Bucket.tenant_id == tenant_id, Bucket.name == name)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    ).one_or_none()
+
+
+def _fill(bucket: Bucket, spec: BucketSpec) -> None:
+    policy = spec.review_policy
+    bucket.channels = list(spec.channels)
+    bucket.review_policy = None if policy is None else policy.model_dump(mode="json")
+    bucket.review_policy_version = None if policy is None else policy.version
+    bucket.max_object_bytes = spec.max_object_bytes
+    bucket.updated_at = utc_clock()
+
+
+def _check_channels(session: Session, names: list[str]) -> None:
+    if len(set(names)) != len(names):
+        raise InvalidError("a bucket names a channel once", code="channels_repeated")
+    known = set(session.scalars(sa.select(ChannelRecord.name).where(ChannelRecord.name.in_(names))))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InvalidError(
+            f"there is no channel {', '.join(unknown)}", code="channel_unknown", channels=unknown
+        )

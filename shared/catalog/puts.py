@@ -1,0 +1,329 @@
+"""A PUT's commit: the new version, what it supersedes and its task, in one transaction.
+
+The bytes are safe in staging before this begins. Every function may be repeated in a fresh
+transaction: until its commit it has left nothing behind.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.blobs import has_stored_location
+from shared.catalog.conditions import UNCONDITIONAL, Conditions
+from shared.catalog.context import Catalogue
+from shared.catalog.limits import check_content_type, check_key, check_metadata, check_sha256
+from shared.catalog.locking import Content, LockedKey, lock_key, share_bucket
+from shared.catalog.models import (
+    Blob,
+    BlobState,
+    Bucket,
+    Review,
+    ReviewState,
+    Version,
+    VersionState,
+)
+from shared.catalog.payloads import REVIEW_CHECK, CheckReview
+from shared.catalog.review_policy import ReviewPolicy
+from shared.catalog.supersede import supersede_rows
+from shared.catalog.verdicts import has_passed
+from shared.catalog.versions import enqueue_upload, make_current, refresh
+from shared.core.errors import InvalidError, NotFoundError, TooLargeError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A body that is durable in staging. `etag` is its MD5, `sha256` and `etag` in hexadecimal."""
+
+    key: str
+    size: int
+    sha256: str
+    etag: str
+    content_type: str
+    sniffed_type: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutAnswer:
+    """What was written. With `instant` no row names the staged file: unlink it after the commit."""
+
+    version_id: int
+    generation: int
+    state: str
+    task_id: int | None
+    etag: str
+    size: int
+    modified_at: dt.datetime
+    instant: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What a new version is made of."""
+
+    size: int
+    sha256: str
+    etag: str
+    content_type: str
+    sniffed_type: str | None
+    metadata: dict[str, str]
+    staging_key: str | None
+
+
+def commit_put(
+    session: Session,
+    catalogue: Catalogue,
+    bucket_id: int,
+    key: str,
+    staged: Staged,
+    *,
+    conditions: Conditions = UNCONDITIONAL,
+    trace_parent: str | None = None,
+) -> PutAnswer:
+    """Write a new version of a key from staged bytes, and the task that reviews or stores it.
+
+    Content that the tenant has stored already becomes current at once (`instant`), in a reviewed
+    bucket only with a passing verdict. Older unfinished work on the key is superseded, in a
+    reviewed bucket only once this version has passed. Raises PreconditionError, NotFoundError
+    (`bucket_not_found`), TooLargeError and InvalidError; then nothing is written.
+    """
+    facts = _Facts(
+        size=staged.size,
+        sha256=check_sha256(staged.sha256),
+        etag=staged.etag,
+        content_type=check_content_type(staged.content_type),
+        sniffed_type=staged.sniffed_type,
+        metadata=check_metadata(staged.metadata),
+        staging_key=staged.key,
+    )
+    bucket, locked = _open(session, bucket_id, key, facts, conditions)
+    policy = _policy(bucket)
+    if _is_known(session, locked) and _may_skip_review(session, bucket, policy, facts):
+        return _store_at_once(session, catalogue, bucket, locked, facts)
+    blob = Blob(
+        tenant_id=bucket.tenant_id,
+        sha256=facts.sha256,
+        size_bytes=facts.size,
+        state=BlobState.STAGED,
+        generation=1,
+        created_at=locked.now,
+    )
+    session.add(blob)
+    session.flush()
+    locked.blobs[blob.id] = blob
+    if policy is None:
+        version = _insert(session, bucket, locked, facts, blob, VersionState.PENDING)
+        superseded = supersede_rows(session, catalogue, locked, below_generation=version.generation)
+        version.task_id = enqueue_upload(
+            session, catalogue, version, bucket=bucket, trace_parent=trace_parent
+        )
+    else:
+        version = _insert(session, bucket, locked, facts, blob, VersionState.REVIEWING)
+        superseded = []
+        version.task_id = _enqueue_review(
+            session, catalogue, bucket, policy, version, trace_parent=trace_parent
+        )
+    refresh(session, locked)
+    if superseded:
+        catalogue.tasks.supersede(session, superseded)
+    return _answer(version, instant=False)
+
+
+def instant_upload(
+    session: Session,
+    catalogue: Catalogue,
+    bucket_id: int,
+    key: str,
+    *,
+    sha256: str,
+    size: int,
+    content_type: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    conditions: Conditions = UNCONDITIONAL,
+) -> PutAnswer:
+    """Write a new version of a key from content that the tenant has stored, without its bytes.
+
+    Raises NotFoundError (`content_unknown`) when the bytes must be sent: the content is not
+    stored, or a reviewed bucket has no passing verdict on it.
+    """
+    if size < 0:
+        raise InvalidError("a size is not negative", code="size_invalid")
+    facts = _Facts(
+        size=size,
+        sha256=check_sha256(sha256),
+        etag="",
+        content_type=check_content_type(content_type),
+        sniffed_type=None,
+        metadata=check_metadata(metadata or {}),
+        staging_key=None,
+    )
+    bucket, locked = _open(session, bucket_id, key, facts, conditions)
+    known = _known_version(session, locked) if _is_known(session, locked) else None
+    if known is None or not _may_skip_review(session, bucket, _policy(bucket), facts):
+        raise NotFoundError(
+            "the content is not stored here: send its bytes", code="content_unknown"
+        )
+    facts = _Facts(
+        size=size,
+        sha256=facts.sha256,
+        etag=known.etag,
+        content_type=facts.content_type,
+        sniffed_type=known.sniffed_type,
+        metadata=facts.metadata,
+        staging_key=None,
+    )
+    return _store_at_once(session, catalogue, bucket, locked, facts)
+
+
+def _open(
+    session: Session, bucket_id: int, key: str, facts: _Facts, conditions: Conditions
+) -> tuple[Bucket, LockedKey]:
+    """Lock what a write touches and judge whether it may go on."""
+    check_key(key)
+    bucket = share_bucket(session, bucket_id)
+    if bucket.max_object_bytes is not None and facts.size > bucket.max_object_bytes:
+        raise TooLargeError(
+            f"objects of this bucket have at most {bucket.max_object_bytes} bytes",
+            size=facts.size,
+            max_object_bytes=bucket.max_object_bytes,
+        )
+    content = Content(bucket.tenant_id, facts.sha256, facts.size)
+    locked = lock_key(session, bucket.id, key, create=True, content=content)
+    if locked is None:
+        raise LookupError("a key that is to be made is always there")
+    served = locked.served
+    conditions.judge(None if served is None else served.etag)
+    return bucket, locked
+
+
+def _policy(bucket: Bucket) -> ReviewPolicy | None:
+    if bucket.review_policy is None:
+        return None
+    return ReviewPolicy.model_validate(bucket.review_policy)
+
+
+def _is_known(session: Session, locked: LockedKey) -> bool:
+    return locked.winner is not None and has_stored_location(session, locked.winner.id)
+
+
+def _may_skip_review(
+    session: Session, bucket: Bucket, policy: ReviewPolicy | None, facts: _Facts
+) -> bool:
+    return policy is None or has_passed(
+        session,
+        tenant_id=bucket.tenant_id,
+        sha256=facts.sha256,
+        policy=policy,
+        content_type=facts.content_type,
+    )
+
+
+def _known_version(session: Session, locked: LockedKey) -> Version | None:
+    """Return a version that was stored with the winner's content, for its ETag."""
+    if locked.winner is None:
+        return None
+    return session.scalars(
+        sa.select(Version)
+        .where(Version.blob_id == locked.winner.id, Version.stored_at.is_not(None))
+        .order_by(Version.id)
+        .limit(1)
+    ).one_or_none()
+
+
+def _store_at_once(
+    session: Session, catalogue: Catalogue, bucket: Bucket, locked: LockedKey, facts: _Facts
+) -> PutAnswer:
+    """Make a version of content that is stored already current, without a task."""
+    winner = locked.winner
+    if winner is None:
+        raise LookupError("no blob holds the content")
+    version = _insert(session, bucket, locked, facts, winner, VersionState.PENDING)
+    locked.version = version
+    superseded = supersede_rows(session, catalogue, locked, below_generation=version.generation)
+    make_current(session, catalogue, locked)
+    if superseded:
+        catalogue.tasks.supersede(session, superseded)
+    return _answer(version, instant=True)
+
+
+def _insert(
+    session: Session,
+    bucket: Bucket,
+    locked: LockedKey,
+    facts: _Facts,
+    blob: Blob,
+    state: VersionState,
+) -> Version:
+    """Insert the next generation of the key."""
+    locked.row.generation += 1
+    version = Version(
+        object_id=locked.row.id,
+        bucket_id=bucket.id,
+        tenant_id=bucket.tenant_id,
+        generation=locked.row.generation,
+        state=state,
+        blob_id=blob.id,
+        size_bytes=facts.size,
+        sha256=facts.sha256,
+        etag=facts.etag,
+        content_type=facts.content_type,
+        sniffed_type=facts.sniffed_type,
+        user_metadata=facts.metadata,
+        staging_key=facts.staging_key,
+        created_at=locked.now,
+    )
+    session.add(version)
+    session.flush()
+    locked.versions[version.id] = version
+    return version
+
+
+def _enqueue_review(
+    session: Session,
+    catalogue: Catalogue,
+    bucket: Bucket,
+    policy: ReviewPolicy,
+    version: Version,
+    *,
+    trace_parent: str | None,
+) -> int:
+    review = Review(
+        tenant_id=bucket.tenant_id,
+        bucket_id=bucket.id,
+        version_id=version.id,
+        blob_id=version.blob_id,
+        sha256=version.sha256,
+        policy=policy.model_dump(mode="json"),
+        policy_version=policy.version,
+        state=ReviewState.OPEN,
+        created_at=version.created_at,
+    )
+    session.add(review)
+    session.flush()
+    enqueued = catalogue.tasks.enqueue(
+        session,
+        REVIEW_CHECK,
+        CheckReview(version_id=version.id, blob_id=version.blob_id, review_id=review.id),
+        tenant_id=bucket.tenant_id,
+        region=bucket.region,
+        trace_parent=trace_parent,
+    )
+    return enqueued.id
+
+
+def _answer(version: Version, *, instant: bool) -> PutAnswer:
+    return PutAnswer(
+        version_id=version.id,
+        generation=version.generation,
+        state=version.state,
+        task_id=version.task_id,
+        etag=version.etag,
+        size=version.size_bytes,
+        modified_at=version.created_at,
+        instant=instant,
+    )

@@ -1,0 +1,65 @@
+"""What a newer write does to the older, unfinished ones of its key.
+
+Rows first, then tasks: the caller holds the key's locks, changes all domain rows, and hands the
+returned task ids to `Tasks.supersede` last.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.blobs import dispose_staged
+from shared.catalog.context import Catalogue
+from shared.catalog.locking import LockedKey
+from shared.catalog.models import Review, ReviewState, Version, VersionState
+
+_UNDECIDED = (ReviewState.OPEN, ReviewState.DOUBTFUL)
+
+
+def supersede_rows(
+    session: Session, catalogue: Catalogue, locked: LockedKey, *, below_generation: int
+) -> list[int]:
+    """Set the key's older pending, reviewing and failed versions to superseded.
+
+    Returns the ids of their tasks, ascending; some may have ended already. The object row is not
+    refreshed.
+    """
+    older = locked.unfinished(below_generation=below_generation)
+    return end_versions(session, catalogue, locked, older, state=VersionState.SUPERSEDED)
+
+
+def end_versions(
+    session: Session,
+    catalogue: Catalogue,
+    locked: LockedKey,
+    versions: list[Version],
+    *,
+    state: VersionState,
+) -> list[int]:
+    """Set unfinished versions to a final state, give up their staging bytes and staged blobs.
+
+    Returns the ids of their tasks, ascending.
+    """
+    if not versions:
+        return []
+    for version in versions:
+        version.state = state
+        version.ended_at = locked.now
+        version.staging_key = None
+        version.staging_until = None
+    session.flush()
+    session.execute(
+        sa.update(Review)
+        .where(
+            Review.version_id.in_([version.id for version in versions]),
+            Review.state.in_(_UNDECIDED),
+        )
+        .values(state=ReviewState.SUPERSEDED, decided_at=locked.now)
+        .execution_options(synchronize_session=False)
+    )
+    for version in versions:
+        blob = locked.blobs.get(version.blob_id)
+        if blob is not None:
+            dispose_staged(session, catalogue, blob)
+    return sorted({version.task_id for version in versions if version.task_id is not None})
