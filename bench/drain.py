@@ -1,7 +1,7 @@
 """Draining no-op tasks: ours (durable, fenced) against plain Dramatiq on Redis, interleaved.
 
-15,000 tasks wait in Redis; two processes with eight threads each are let loose at once. Time runs from
-the word to the last task's end (ours: the committed row; Dramatiq: the last message acknowledged).
+15,000 tasks wait in Redis; two processes with eight threads each are let loose at once. Time runs
+from the word to the last task's end (ours: the committed row; Dramatiq: the last acknowledgement).
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ def insert(stage_: Stage, count: int, state: str) -> list[tuple[int, str]]:
         "lease_until, created_at) VALUES "
     )
     with outbox.context.db.transaction() as cursor:
-        cursor.execute("SELECT COALESCE(MAX(id), 0) FROM tasks")
-        next_id = int(cursor.fetchone()[0])
         for start in range(0, count, 500):
             ids = [uuid.uuid4().hex for _ in range(min(500, count - start))]
             rows = ",".join(
@@ -43,7 +41,6 @@ def insert(stage_: Stage, count: int, state: str) -> list[tuple[int, str]]:
             cursor.execute(text + rows)
             first = int(cursor.lastrowid)
             pairs.extend(zip(range(first, first + len(ids)), ids, strict=True))
-            next_id = first + len(ids)
     outbox.context.db.engine.dispose()
     return pairs
 
@@ -87,7 +84,7 @@ def drain_dramatiq(stage_: Stage, prefetch: int | None) -> float:
         pipe.rpush("dramatiq:plain", message.message_id)
     pipe.execute()
     if prefetch is not None:
-        os.environ["dramatiq_queue_prefetch"] = str(prefetch)
+        os.environ["dramatiq_queue_prefetch"] = str(prefetch)  # noqa: SIM112 - its name
     try:
         workers = Workers(PROCESSES, "dramatiq", f"--redis-url={stage_.redis.url}")
     finally:

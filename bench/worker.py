@@ -1,4 +1,4 @@
-"""One worker process of a benchmark: `python -m bench.worker outbox|dramatiq ...`. Waits for "go"."""
+"""One worker process of a benchmark: `python -m bench.worker MODE ...`. Waits for "go"."""
 
 from __future__ import annotations
 
