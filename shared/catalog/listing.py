@@ -25,7 +25,7 @@ _Row = sa.Row[Any]
 _FIRST_LOOK = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """One key and what its row tells of the version that a GET serves."""
 
@@ -80,7 +80,16 @@ def list_objects(
             page.next_cursor = _encode(row.key.encode() if common is None else common)
             break
         if common is None:
-            page.items.append(Listed(*row))
+            page.items.append(
+                Listed(
+                    key=row.key,
+                    size=row.size,
+                    etag=row.etag,
+                    content_type=row.content_type,
+                    modified_at=row.modified_at,
+                    version_id=row.version_id,
+                )
+            )
         else:
             page.prefixes.append(common.decode())
     return page

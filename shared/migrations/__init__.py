@@ -1,0 +1,1 @@
+"""Alembic: the steps that bring a database up. Imported by nobody; `python -m shared.migrations`."""
