@@ -165,7 +165,7 @@ class Heartbeat:
             return {int(row[0]): row for row in cursor.fetchall()}
 
         found: dict[int, Any] = dict.fromkeys(ids)
-        found.update(self._context.db.run(work, line=self._line))
+        found.update(self._context.db.run(work, line=self._line, read_only=True))
         self._tell(by_id, found)
 
     def _tell(self, by_id: Mapping[int, Execution], found: Mapping[int, Any]) -> None:
@@ -232,7 +232,7 @@ class Heartbeat:
             cursor.execute(db.dialect.sql_ids(statements.LOOK_RUNNING, ids=1), [task_id])
             return cursor.fetchone()
 
-        row = db.run(work)
+        row = db.run(work, read_only=True)
         if row is not None and _owns(execution, row) and row[5]:
             error = _cancel_error(row[6], task_id)
             execution.stop(error)

@@ -59,7 +59,8 @@ def is_settle(kind_name: str) -> bool:
 def _handler(context: OutboxContext) -> Callable[[Execution, SettleTask], None]:
     def settle(execution: Execution, payload: SettleTask) -> None:
         db, task_id = context.db, payload.task_id
-        found = db.run(lambda cursor: rows.read(cursor, db.dialect, [task_id])).get(task_id)
+        read = db.run(lambda cursor: rows.read(cursor, db.dialect, [task_id]), read_only=True)
+        found = read.get(task_id)
         if found is None or found.state not in (State.FAILED, State.CANCELLED):
             return
         kind = context.kinds.find(found.kind)
