@@ -28,6 +28,8 @@ class OutboxSettings:
     #: A lost execution comes back after a random wait between these.
     recovery_min_seconds: float = 2.0
     recovery_max_seconds: float = 30.0
+    #: Leases that a task may lose in a row before it fails; above 0 it replaces the kinds' numbers.
+    max_recoveries: int = 0
     #: A message missing from Redis must be missing in two scans at least this far apart.
     gone_after_seconds: float = 2.0
     #: Credits are dealt this often ...
@@ -56,6 +58,13 @@ class OutboxSettings:
     dead_after_seconds: float = 10.0
     #: One transaction inside `complete()` may take this long.
     complete_seconds: float = 5.0
+    #: Ended tasks are purged after this long; 0 keeps them. Failed ones wait for a decision.
+    retain_completed_seconds: float = 7 * 86400.0
+    retain_cancelled_seconds: float = 30 * 86400.0
+    retain_failed_seconds: float = 0.0
+    #: Events of tasks and the audit of manual actions are purged after this long; 0 keeps them.
+    retain_events_seconds: float = 30 * 86400.0
+    retain_audit_seconds: float = 365 * 86400.0
     #: An idempotency key answers with the first task for this long.
     idempotency_seconds: float = 7 * 86400.0
     #: Redis calls of the request path and the heartbeat answer within this.

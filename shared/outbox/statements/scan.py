@@ -17,21 +17,22 @@ MAKE_PENDING = (
     "due_at = {now} WHERE id IN (%(ids)s) AND state = 'scheduled'"
 )
 
+_DISPATCH = (
+    "SELECT id, lease_until, dispatch_id, kind, queue, region, tenant_id, priority, order_at "
+    "FROM tasks {by_lease} "
+)
 DISPATCH_EXPIRED = (
-    "SELECT id, dispatch_id, kind, queue, region, tenant_id, priority, order_at, lease_until "
-    "FROM tasks {by_lease} WHERE state = 'dispatching' AND lease_until >= {p} "
-    "AND lease_until < {now} ORDER BY lease_until, id LIMIT {p} {skip_locked}"
+    _DISPATCH + "WHERE state = 'dispatching' AND lease_until >= {p} AND lease_until < {now} "
+    "ORDER BY lease_until, id LIMIT {p} {skip_locked}"
 )
 #: Read without locks: a worker that is about to claim these rows must not be made to wait.
 DISPATCHED = (
-    "SELECT id, dispatch_id, kind, queue, region, tenant_id, priority, order_at, lease_until "
-    "FROM tasks {by_lease} WHERE state = 'dispatched' AND lease_until >= {p} "
-    "AND lease_until < {now} ORDER BY lease_until, id LIMIT {p}"
+    _DISPATCH + "WHERE state = 'dispatched' AND lease_until >= {p} AND lease_until < {now} "
+    "ORDER BY lease_until, id LIMIT {p}"
 )
 #: One mark gives a whole page the same moment: the rest of a tie is read by id.
 DISPATCHED_TIE = (
-    "SELECT id, dispatch_id, kind, queue, region, tenant_id, priority, order_at, lease_until "
-    "FROM tasks {by_lease} WHERE state = 'dispatched' AND lease_until = {p} AND id > {p} "
+    _DISPATCH + "WHERE state = 'dispatched' AND lease_until = {p} AND id > {p} "
     "ORDER BY id LIMIT {p}"
 )
 TAKE_BACK = (
@@ -40,11 +41,14 @@ TAKE_BACK = (
 )
 
 LEASE_EXPIRED = (
-    "SELECT id, kind, owner, fence, attempt, recoveries, crashes, cancel_requested, lease_until, "
-    "started_at FROM tasks {by_lease} WHERE state = 'running' AND lease_until >= {p} "
+    "SELECT id, lease_until FROM tasks {by_lease} WHERE state = 'running' AND lease_until >= {p} "
     "AND lease_until < {now} ORDER BY lease_until, id LIMIT {p}"
 )
-LOCK_RUNNING = (
+LEASE_EXPIRED_TIE = (
+    "SELECT id, lease_until FROM tasks {by_lease} WHERE state = 'running' AND lease_until = {p} "
+    "AND id > {p} ORDER BY id LIMIT {p}"
+)
+LOCK_EXPIRED = (
     "SELECT id FROM tasks {by_primary} WHERE id IN (%(ids)s) AND state = 'running' "
     "AND lease_until < {clock} ORDER BY id {skip_locked}"
 )
