@@ -1,0 +1,29 @@
+"""The Dramatiq actor of the queue, and its handlers bound to what they work with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from services.delete.handlers import Deps, delete
+from shared.catalog.kinds import RegisteredCatalogue
+from shared.catalog.payloads import DeleteBlob
+from shared.outbox import Execution, Snooze
+
+if TYPE_CHECKING:
+    import dramatiq
+
+    from shared.outbox.outbox import Outbox
+
+QUEUE = "delete"
+
+
+def register(
+    outbox: Outbox, catalogue: RegisteredCatalogue, deps: Deps
+) -> dramatiq.Actor[..., None]:
+    """Attach the handlers of this service and return the actor that runs them."""
+
+    @outbox.handler(catalogue.kinds.delete_blob)
+    def run(execution: Execution, payload: DeleteBlob) -> Snooze | None:
+        return delete(execution, payload, deps)
+
+    return outbox.actor(QUEUE)

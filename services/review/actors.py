@@ -1,0 +1,29 @@
+"""The Dramatiq actor of the queue, and its handlers bound to what they work with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from services.review.handlers import Deps, check
+from shared.catalog.kinds import RegisteredCatalogue
+from shared.catalog.payloads import CheckReview
+from shared.outbox import Execution
+
+if TYPE_CHECKING:
+    import dramatiq
+
+    from shared.outbox.outbox import Outbox
+
+QUEUE = "review"
+
+
+def register(
+    outbox: Outbox, catalogue: RegisteredCatalogue, deps: Deps
+) -> dramatiq.Actor[..., None]:
+    """Attach the handlers of this service and return the actor that runs them."""
+
+    @outbox.handler(catalogue.kinds.review_check)
+    def run(execution: Execution, payload: CheckReview) -> None:
+        check(execution, payload, deps)
+
+    return outbox.actor(QUEUE)
