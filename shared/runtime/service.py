@@ -56,7 +56,7 @@ def run_service(
     except BloxError as error:
         sys.stderr.write(f"{service} cannot start:\n{error}\n")
         return REFUSED
-    parts = assemble(process, threads=threads(settings))
+    parts = assemble(settings, process.metrics, threads=threads(settings))
     probes = _probes(process, parts, needs_redis=needs_redis)
     running = Running()
     try:
@@ -109,7 +109,7 @@ def _warn_of_eviction(redis_url: str) -> None:
     """Say so when Redis may drop keys by itself: every message could be one of them."""
     client = redis.Redis.from_url(redis_url, socket_timeout=2.0, socket_connect_timeout=2.0)
     try:
-        policy = client.config_get("maxmemory-policy").get("maxmemory-policy")  # type: ignore[union-attr]
+        policy = client.config_get("maxmemory-policy").get("maxmemory-policy")
     except redis.RedisError:
         return
     finally:

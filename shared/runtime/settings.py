@@ -135,6 +135,9 @@ class ChannelSettings(Group):
     secret_key: pydantic.SecretStr = pydantic.SecretStr("")
     bandwidth_bytes_per_second: int = pydantic.Field(0, ge=0)
     part_bytes: int = pydantic.Field(0, ge=0)
+    parallel_parts: int = pydantic.Field(0, ge=0)
+    breaker_failures: int = pydantic.Field(0, ge=0)
+    breaker_open_seconds: float = pydantic.Field(0, ge=0)
 
 
 class Settings(pydantic.BaseModel):

@@ -1,0 +1,59 @@
+"""Builds what a service works with from its settings. Nothing is connected before its first use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from shared.catalog.channel_catalogue import ChannelCatalogue
+from shared.catalog.kinds import RegisteredCatalogue, register_kinds
+from shared.catalog.secret_box import SecretBox
+from shared.outbox.outbox import Outbox
+from shared.runtime.database import build_engine
+from shared.runtime.metrics import Metrics, product_version
+from shared.runtime.settings import Settings
+from shared.storage.file import FileChannel
+from shared.storage.registry import Channels
+from shared.storage.staging import Staging
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of one process. The outbox knows all kinds; a worker adds the handlers."""
+
+    settings: Settings
+    engine: sa.Engine
+    outbox: Outbox
+    catalogue: RegisteredCatalogue
+    channels: ChannelCatalogue
+    staging: Staging
+    secrets: SecretBox
+
+
+def assemble(settings: Settings, metrics: Metrics, *, threads: int) -> Parts:
+    """Make the parts of one process, whose `threads` use the database at a time."""
+    engine = build_engine(settings, threads=threads, observe_wait=metrics.observe_pool_wait)
+    outbox = Outbox(
+        engine,
+        settings.redis_url,
+        namespace=settings.namespace,
+        settings=settings.outbox,
+        version=product_version(),
+    )
+    outbox.subscribe(metrics.on_signal)
+    secrets = SecretBox(settings.secret_key.get_secret_value())
+    return Parts(
+        settings=settings,
+        engine=engine,
+        outbox=outbox,
+        catalogue=register_kinds(outbox, grace_seconds=settings.grace_seconds),
+        channels=ChannelCatalogue(engine, secrets, channels=Channels()),
+        staging=open_staging(settings),
+        secrets=secrets,
+    )
+
+
+def open_staging(settings: Settings) -> Staging:
+    """Return the staging area; it must have been prepared, by the API's start or by hand."""
+    return Staging(FileChannel(settings.staging.path, name="staging"))

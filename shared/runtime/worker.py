@@ -1,0 +1,57 @@
+"""How a queue service consumes: started, watched, drained. The same for every queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shared.outbox.outbox import Outbox
+from shared.runtime.assembly import Parts
+from shared.runtime.process import Process
+from shared.runtime.service import Running, run_service
+from shared.runtime.settings import Settings
+from shared.runtime.shutdown import Stage
+
+#: Share of the shutdown in which executions end, or are interrupted and given back.
+_DRAIN_SHARE = 0.75
+
+#: Attaches the handlers of one queue to `parts.outbox`.
+Register = Callable[[Parts], object]
+
+
+def run_worker(queue: str, register: Register) -> int:
+    """Run the service of one queue until a signal; returns the exit code of the process."""
+
+    def start(process: Process, parts: Parts) -> Running:
+        register(parts)
+        region = process.settings.region
+        parts.outbox.start_worker(
+            [queue],
+            regions=("", region) if region else ("",),
+            threads=process.settings.worker.threads,
+        )
+        watch_worker(process, parts.outbox)
+        return Running(stages=(Stage("executions", _DRAIN_SHARE, parts.outbox.drain),))
+
+    return run_service(queue, start, needs_redis=True, threads=_threads)
+
+
+def watch_worker(process: Process, outbox: Outbox) -> None:
+    """Put the worker into the probes and the metrics."""
+
+    def live() -> str | None:
+        return "; ".join(outbox.health().faults) or None
+
+    def ready() -> str | None:
+        return "; ".join(outbox.health().missing) or None
+
+    process.health.add_live("outbox", live)
+    process.health.add_ready("outbox", ready)
+    worker = outbox.worker
+    if worker is None:
+        return
+    process.metrics.show("worker_threads", "Threads that run handlers", lambda: worker.threads)
+    process.metrics.show("worker_threads_busy", "Threads in a handler now", lambda: worker.busy)
+
+
+def _threads(settings: Settings) -> int:
+    return settings.worker.threads
