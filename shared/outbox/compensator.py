@@ -86,13 +86,44 @@ class Compensator:
             _log.info("fill_failed", error=repr(error))
         return done
 
+    @property
+    def filler_turned(self) -> float:
+        """Return the local monotonic time at which `fill` last ended a round, well or not."""
+        return self._filler.turned
+
+    def begin(self) -> None:
+        """Get ready for regular scans: leases get one more lease if the database is young."""
+        self._leases_from = monotonic() + self._guess_outage()
+
+    def scan_once(self) -> Compensated:
+        """Run every scan once, and once a minute the housekeeping; the filler is rung for its work.
+
+        One half of `run`, for those who keep the time themselves: `begin`, then this every
+        `settings.scan_seconds`, `fill` in a thread of its own. Raises UnavailableError and
+        redis.RedisError as they come.
+        """
+        try:
+            done = self._scan()
+            self._tidy()
+        except (BloxError, redis.RedisError):
+            self._was_away = True
+            raise
+        self._last_scan = monotonic()
+        if done.made_pending:
+            self._ring()
+        return done
+
+    def fill(self, stop: threading.Event) -> None:
+        """Fill the windows on the bell, until `stop` is set: the other half of `run`."""
+        self._filler.run(stop)
+
     def run(self, stop: threading.Event) -> None:
         """Scan every `settings.scan_seconds` and fill on the bell, until `stop` is set."""
         filling = threading.Thread(
-            target=self._filler.run, args=(stop,), name="outbox-filler", daemon=True
+            target=self.fill, args=(stop,), name="outbox-filler", daemon=True
         )
         filling.start()
-        self._leases_from = monotonic() + self._guess_outage()
+        self.begin()
         try:
             while not stop.is_set():
                 self._turn()
@@ -109,17 +140,11 @@ class Compensator:
 
     def _turn(self) -> None:
         try:
-            done = self._scan()
-            self._tidy()
+            self.scan_once()
         except (BloxError, redis.RedisError) as error:
-            self._was_away = True
             _log.warning("scan_failed", error=repr(error))
         except Exception:
             _log.exception("scan_broke")
-        else:
-            self._last_scan = monotonic()
-            if done.made_pending:
-                self._ring()
 
     def _scan(self) -> Compensated:
         done = Compensated()

@@ -78,7 +78,7 @@ class Filler:
         self._release = context.redis.register_script(_RELEASE)
         self._windows: dict[Place, _Window] = {}
         self._dealt_at = float("-inf")
-        self.last_ok = monotonic()
+        self.last_ok = self.turned = monotonic()
 
     def run(self, stop: threading.Event) -> None:
         """Fill until `stop` is set. Survives every outage; gives its leases back at the end."""
@@ -101,6 +101,7 @@ class Filler:
                 _log.exception("fill_broke")
                 is_full_round = False
                 stop.wait(_AWAY_SECONDS)
+            self.turned = monotonic()
         client.close()
         self.close()
 
