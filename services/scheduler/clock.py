@@ -20,6 +20,9 @@ from shared.core.errors import BloxError
 from shared.runtime.health import Health, Pulse
 from shared.runtime.metrics import Metrics
 
+#: Share of its interval by which a tick is spread.
+_JITTER = 0.1
+
 _log = structlog.get_logger("scheduler")
 
 
@@ -111,6 +114,8 @@ class Clock:
                 tick.run,
                 "interval",
                 seconds=tick.every_seconds,
+                # Several schedulers need not work in step.
+                jitter=tick.every_seconds * _JITTER,
                 args=(self._stopping,),
                 id=tick.name,
                 next_run_time=dt.datetime.now(dt.UTC),

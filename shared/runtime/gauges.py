@@ -19,11 +19,21 @@ from shared.runtime.statistics import QueueCounts
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A living process, as its row says. `queues` are (queue, region) that it consumes."""
+    """A living process, as its row says. Queue names are those of Redis: `upload.eu-west`."""
 
     node: str
-    region: str
-    queues: tuple[str, ...]
+    queue_names: tuple[str, ...]
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """Return (queue, region) of all that it consumes."""
+        parts = (name.partition(".") for name in self.queue_names)
+        return [(queue, region) for queue, _, region in parts]
+
+    @property
+    def region(self) -> str:
+        """The region that it serves beside the base queues."""
+        return next((region for _, region in self.places if region), "")
 
 
 class SharedGauges(Collector):
@@ -74,8 +84,8 @@ class SharedGauges(Collector):
         )
         count: Counter[tuple[str, str]] = Counter()
         for node in self._nodes:
-            info.add_metric((node.node, node.region, ",".join(node.queues)), 1)
-            count.update((queue, node.region) for queue in node.queues)
+            info.add_metric((node.node, node.region, ",".join(node.queue_names)), 1)
+            count.update(node.places)
         for labels, number in sorted(count.items()):
             consumers.add_metric(labels, number)
         yield from (info, consumers)

@@ -29,7 +29,18 @@ _URL_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+@")
 _OUR_KEY = re.compile(r"\bblox_[A-Za-z0-9_-]{16,}")
 _BEARER = re.compile(r"\bBearer\s+\S+", re.IGNORECASE)
 #: Their chatter says nothing that our own events do not.
-_QUIET = ("botocore", "boto3", "urllib3", "s3transfer", "apscheduler", "httpx", "httpcore")
+_QUIET = (
+    "apscheduler",
+    "boto3",
+    "botocore",
+    "dramatiq",
+    "httpcore",
+    "httpx",
+    "s3transfer",
+    "shared.runtime.database",  # the pool's own logger
+    "urllib3",
+    "uvicorn",
+)
 
 
 def configure_logging(

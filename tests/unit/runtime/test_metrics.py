@@ -97,14 +97,15 @@ def test_shared_gauges_show_the_last_measurement_and_forget_the_one_before() -> 
     gauges = SharedGauges(metrics.registry)
     gauges.update(
         [QueueCounts("upload", "", {"pending": 3, "failed": 1}, 2, 7.5)],
-        [NodeSeen("n1", "eu", ("upload", "review")), NodeSeen("n2", "eu", ("upload",))],
+        [NodeSeen("n1", ("upload", "upload.eu")), NodeSeen("n2", ("upload",))],
     )
     found = samples(metrics)
     assert value(found, "blox_tasks", queue="upload", region="", state="pending") == 3
     assert value(found, "blox_tasks_retrying", queue="upload", region="") == 2
     assert value(found, "blox_oldest_pending_age_seconds", queue="upload", region="") == 7.5
-    assert value(found, "blox_consumers", queue="upload", region="eu") == 2
-    assert value(found, "blox_node_info", node="n1", region="eu", queues="upload,review") == 1
+    assert value(found, "blox_consumers", queue="upload", region="") == 2
+    assert value(found, "blox_consumers", queue="upload", region="eu") == 1
+    assert value(found, "blox_node_info", node="n1", region="eu", queues="upload,upload.eu") == 1
 
     gauges.update([], [])
     assert not any(name in {"blox_tasks", "blox_consumers"} for name, _ in samples(metrics))

@@ -1,0 +1,55 @@
+"""What the scheduler does regularly. Every tick is safe to run on many schedulers at once."""
+
+from __future__ import annotations
+
+import threading
+
+import redis
+
+from services.scheduler.clock import Tick
+from shared.core.errors import UnavailableError
+from shared.outbox.compensator import Compensator
+from shared.outbox.nodes import live_nodes
+from shared.runtime.assembly import Parts
+from shared.runtime.gauges import NodeSeen, SharedGauges
+from shared.runtime.metrics import Metrics
+from shared.runtime.statistics import count_tasks
+
+
+def redelivery(compensator: Compensator, parts: Parts) -> Tick:
+    """Bring back what fell between two steps of the outbox."""
+
+    def act(_stopping: threading.Event) -> None:
+        try:
+            compensator.scan_once()
+        except redis.RedisError as error:
+            raise UnavailableError("Redis does not answer", error=str(error)) from error
+
+    return Tick(
+        "task_redelivery",
+        act,
+        every_seconds=parts.settings.outbox.scan_seconds,
+        limit_seconds=parts.settings.health.loop_seconds,
+    )
+
+
+def statistics(parts: Parts, metrics: Metrics) -> Tick:
+    """Measure what the whole system holds, for the gauges that only the scheduler exports."""
+    gauges = SharedGauges(metrics.registry)
+    staging = metrics.gauge("staging_used_ratio", "How full the file system of staging is")
+
+    def act(_stopping: threading.Event) -> None:
+        context = parts.outbox.context
+        nodes = [
+            NodeSeen(node.name, queue_names=tuple(sorted(node.queues)))
+            for node in live_nodes(context)
+        ]
+        gauges.update(count_tasks(context.db), nodes)
+        staging.set(parts.staging.used_ratio())
+
+    return Tick(
+        "statistics_refresh",
+        act,
+        every_seconds=parts.settings.scheduler.statistics_seconds,
+        limit_seconds=parts.settings.health.loop_seconds,
+    )
