@@ -1,1 +1,1 @@
-"""The HTTP service: objects, tasks, reviews and administration. `create_app` in app.py is the way in."""
+"""The HTTP service: objects, tasks, reviews, administration. Begin at `create_app`."""

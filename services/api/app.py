@@ -30,7 +30,7 @@ Objects go in over plain HTTP and are safe once answered; storing, reviewing and
 **tasks** that run in the background and can be watched, cancelled and run again.
 
 * Send `Authorization: Bearer blox_...`. Each route names the scope that it needs; `admin` has all.
-* Every error is `application/problem+json` with a stable `code`; the `request_id` finds it in the logs.
+* Every error is `application/problem+json` with a stable `code`; its `request_id` is in the logs.
 * Another tenant's bucket, object, task or review is a 404.
 * `POST`s honour `Idempotency-Key` for 24 hours; a `PUT` is idempotent by its content.
 """.strip()
@@ -71,7 +71,7 @@ def create_app(deps: ApiDeps) -> FastAPI:
 
 def _routes(*, max_json_bytes: int) -> APIRouter:
     v1 = APIRouter(prefix="/v1", responses=problems.OPENAPI)
-    # Bodies that are streamed have limits of their own; before the JSON areas, whose paths they extend.
+    # A body that is streamed has limits of its own.
     v1.include_router(puts.router)
     for area in (
         listing, objects, instant, buckets, tasks, task_actions, reviews, tenants, keys, channels,

@@ -1,6 +1,6 @@
 """Whether a queue takes more work of a tenant; asked before a body is read.
 
-A count is kept for a moment, longer the dearer it was, and this process's own tasks since are added.
+A count is kept for a moment, longer the dearer it was; this process's own tasks since are added.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What the conditional headers of a request demand. Pure: judged here for reads, in the commit for writes."""
+"""What the conditional headers of a request demand. Pure.
+
+Reads are judged here, writes in the transaction that commits them.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +115,9 @@ def _tags(name: str, header: str | None) -> Tags | None:
     bare = _BARE.match(header)
     if bare is not None:
         return Tags(strong=frozenset({bare["tag"]}))
-    strong, weak, position = set(), set(), 0
+    strong: set[str] = set()
+    weak: set[str] = set()
+    position = 0
     while position < len(header):
         match = _TAG.match(header, position)
         if match is None:

@@ -14,11 +14,11 @@ from services.api import auth
 from services.api.backlog import Backlog
 from services.api.work import Work
 from shared.catalog.accounts import Principal, authenticate
-from shared.catalog.channels import ChannelCatalogue
+from shared.catalog.channel_catalogue import ChannelCatalogue
 from shared.catalog.context import Catalogue
-from shared.catalog.secrets import SecretBox
-from shared.outbox import Outbox
+from shared.catalog.secret_box import SecretBox
 from shared.outbox.db import Database
+from shared.outbox.outbox import Outbox
 from shared.runtime.settings import ApiSettings
 from shared.storage.staging import Staging
 
@@ -70,13 +70,16 @@ class Caller:
         return await self.api.work.read(lambda session: work(session, self.enter(session, scope)))
 
     async def write(self, scope: str, work: Callable[[Session, Principal], T]) -> T:
-        """Run `work` in a transaction, if the key carries `scope`; it may run twice, so no effects else."""
+        """Run `work` in a transaction, if the key carries `scope`.
+
+        It may run twice, so it has no effects outside the session.
+        """
         return await self.api.work.write(lambda session: work(session, self.enter(session, scope)))
 
     def enter(self, session: Session, scope: str) -> Principal:
-        """Return who it is. Raises Unauthorized or ForbiddenError."""
+        """Return who it is. Raises UnauthorizedError or ForbiddenError."""
         principal = authenticate(session, self.secret)
-        auth.require(principal, scope)
+        principal.require(scope)
         return principal
 
 

@@ -1,4 +1,4 @@
-"""The outermost layer of the application: request ids, limits on the head, surprises, and refused bodies.
+"""The outermost layer: request ids, limits on the head, surprises, and refused bodies.
 
 Whatever an answer is, it leaves here with an id, and a connection whose request body was not read
 is closed in a way that still lets the client see the answer.
@@ -43,6 +43,7 @@ class Edge:
         self._max_header_bytes = max_header_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -140,7 +141,7 @@ class _Exchange:
 
 
 def _read_head(scope: Scope) -> tuple[str, bool, bool]:
-    """Return the request's id (the client's if it is a sound one), and whether a body follows or waits."""
+    """Return the request's id (the client's if sound), and whether a body follows or waits."""
     request_id, has_body, expects = "", False, False
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.match(value):

@@ -1,6 +1,6 @@
 """The object's key out of the raw address. Pure.
 
-The server's decoded path has lost what was not UTF-8; a key must be exactly the bytes that were sent.
+The server's decoded path has lost what was not UTF-8; a key must be the very bytes that were sent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every error of this service as an RFC 9457 document (application/problem+json), and the status of each class.
+"""Every error of this service as an RFC 9457 document, and the HTTP status of each class.
 
-A caller's mistake is answered with its facts; a fault of ours only with a word and the request's id,
-under which the log has the rest.
+A caller's mistake is answered with its facts; a fault of ours only with a word and the id of the
+request, under which the log has the rest.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from shared.core.errors import (
     ThrottledError,
     TooLargeError,
     TransientError,
+    UnauthorizedError,
 )
 from shared.storage.errors import ChannelFull
 
@@ -40,6 +41,7 @@ RETRY_AFTER_SECONDS = 2
 #: The first class that fits decides.
 _STATUS: tuple[tuple[type[BloxError], int], ...] = (
     (InvalidError, 400),
+    (UnauthorizedError, 401),
     (ForbiddenError, 403),
     (NotFoundError, 404),
     (ConflictError, 409),
@@ -52,7 +54,6 @@ _STATUS: tuple[tuple[type[BloxError], int], ...] = (
 )
 #: Codes whose status is not that of their class.
 _STATUS_OF_CODE = {
-    "unauthorized": 401,
     "request_timeout": 408,
     "range_not_satisfiable": 416,
     "headers_too_large": 431,
@@ -71,7 +72,7 @@ _CODE_OF_STATUS = {
 #: What OpenAPI says of every route.
 OPENAPI: dict[int | str, dict[str, Any]] = {
     "default": {
-        "description": "A problem document: `type`, `title`, `status`, `code`, `detail`, `request_id`.",
+        "description": "A problem document (RFC 9457).",
         "content": {
             MEDIA_TYPE: {
                 "schema": {
@@ -135,7 +136,7 @@ def status_of(error: BloxError) -> int:
 
 
 def from_error(error: BloxError, *, request_id: str = "") -> Problem:
-    """Return the answer to an error raised on purpose; faults of ours go to the log with all facts."""
+    """Return the answer to an error raised on purpose; faults of ours are logged with all facts."""
     status = status_of(error)
     headers: dict[str, str] = {}
     if status == HTTPStatus.UNAUTHORIZED:
@@ -144,6 +145,8 @@ def from_error(error: BloxError, *, request_id: str = "") -> Problem:
         headers["retry-after"] = str(max(1, round(error.retry_after_seconds)))
     elif status in {503, 507}:
         headers["retry-after"] = str(RETRY_AFTER_SECONDS)
+    if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        headers["content-range"] = f"bytes */{error.facts.get('size', '*')}"
     if status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return Problem(
             status, error.code, str(error), request_id=request_id, headers=headers, **error.facts

@@ -30,6 +30,7 @@ class Work:
         self._database_threads = anyio.CapacityLimiter(threads)
         # Files wait for the disk, not for the pool of connections.
         self._file_threads = anyio.CapacityLimiter(threads)
+        self._cleaning_threads = anyio.CapacityLimiter(threads)
         self._most = threads * (1 + WAITING_PER_THREAD)
         self._inside = 0
 
@@ -40,7 +41,7 @@ class Work:
         )
 
     async def write(self, work: Callable[[Session], T]) -> T:
-        """Run `work(session)` in a transaction, again after a deadlock: it must be safe to repeat."""
+        """Run `work(session)` in a transaction, again after a deadlock."""
         return await self._run(lambda: self._database.run_session(work), self._database_threads)
 
     async def call(self, work: Callable[[], T]) -> T:
@@ -50,6 +51,11 @@ class Work:
     async def files(self, work: Callable[[], T]) -> T:
         """Run something that waits for a disk or a channel."""
         return await self._run(work, self._file_threads)
+
+    async def clean_up(self, work: Callable[[], object]) -> None:
+        """Run what must run to its end, also for a request that is being cancelled."""
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(work, limiter=self._cleaning_threads)
 
     async def _run(self, work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
         if self._inside >= self._most:

@@ -1,12 +1,12 @@
-"""Reading tasks for people: lists by keyset, one task with its attempts and events, nodes, the audit trail.
+"""Reading for people: tasks by keyset, one task with attempts and events, nodes, the audit trail.
 
-Nothing here locks or writes; every list costs about as much as it returns, whatever the table holds.
+Nothing here locks or writes; a list costs about as much as it returns, whatever the table holds.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +23,14 @@ MAX_DETAILS = 200
 #: A row may commit this long after the clock of its `created_at`, so ids follow time only roughly.
 _COMMIT_SLACK = dt.timedelta(minutes=5)
 
-Row = Mapping[str, Any]
+Row = sa.RowMapping
 
 _BRIEF = [
     tasks.c[name]
     for name in (
-        "id", "queue", "region", "kind", "tenant_id", "state", "priority", "attempt", "max_attempts",
-        "recoveries", "cancel_requested", "error_code", "error_detail", "due_at", "created_at",
-        "started_at", "finished_at",
+        "id", "queue", "region", "kind", "tenant_id", "state", "priority", "attempt",
+        "max_attempts", "recoveries", "cancel_requested", "error_code", "error_detail", "due_at",
+        "created_at", "started_at", "finished_at",
     )
 ]  # fmt: skip
 

@@ -1,0 +1,56 @@
+"""The two ways to carry out a POST once: in one transaction, or around work that has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
+
+from services.api.deps import Caller
+from services.api.idempotency import Answer, Ticket, is_known, once
+from shared.catalog.accounts import Principal
+
+
+async def write_once(
+    caller: Caller,
+    scope: str,
+    ticket: Ticket | None,
+    work: Callable[[Session, Principal], Answer],
+) -> JSONResponse:
+    """Do `work` and keep its answer in one transaction; a repeated request gets that answer."""
+
+    def transaction(session: Session, principal: Principal) -> Answer:
+        return once(session, principal.tenant_id, ticket, lambda: work(session, principal))
+
+    return _response(await caller.write(scope, transaction))
+
+
+async def act_once(
+    caller: Caller, scope: str, ticket: Ticket | None, act: Callable[[Principal], Answer]
+) -> JSONResponse:
+    """Do `act`, which opens its own transactions, and keep its answer after it.
+
+    A death in between forgets the key, not the effect: the request then meets the state it made.
+    """
+
+    def look(session: Session, principal: Principal) -> tuple[Principal, bool]:
+        return principal, ticket is not None and is_known(session, principal.tenant_id, ticket)
+
+    principal, is_repeated = await caller.read(scope, look)
+    answer = None if is_repeated else await caller.api.work.call(lambda: act(principal))
+    if ticket is not None:
+        answer = await caller.api.work.write(
+            lambda session: once(session, principal.tenant_id, ticket, lambda: _answered(answer))
+        )
+    return _response(_answered(answer))
+
+
+def _answered(answer: Answer | None) -> Answer:
+    if answer is None:
+        raise LookupError("the answer expired between the look and the claim")
+    return answer
+
+
+def _response(answer: Answer) -> JSONResponse:
+    return JSONResponse(answer.document, status_code=answer.status)

@@ -1,0 +1,108 @@
+"""Buckets: make, change, list, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
+from sqlalchemy.orm import Session
+
+from services.api.deps import CallerDep
+from services.api.routes.puts import BucketName
+from services.api.views import DEFAULT_LIMIT, Limit, Time, View
+from shared.catalog.accounts import Principal
+from shared.catalog.buckets import (
+    BucketSpec,
+    PutBucket,
+    delete_bucket,
+    get_bucket,
+    list_buckets,
+    put_bucket,
+)
+from shared.catalog.models import Bucket
+from shared.catalog.review_policy import ReviewPolicy
+
+router = APIRouter(tags=["buckets"])
+
+
+class BucketView(View):
+    """A bucket and its rules."""
+
+    name: str
+    region: str
+    channels: list[str] = Field(description="Candidate channels, the preferred one first.")
+    review_policy: ReviewPolicy | None = Field(description="Null where nothing is reviewed.")
+    max_object_bytes: int | None
+    created_at: Time
+    updated_at: Time
+
+
+class BucketList(View):
+    """One page by name. `next_cursor` is null at the end."""
+
+    items: list[BucketView]
+    next_cursor: str | None
+
+
+@router.put(
+    "/buckets/{bucket}",
+    summary="Make or change a bucket",
+    responses={201: {"model": BucketView, "description": "It is new."}},
+)
+async def put_a_bucket(
+    caller: CallerDep, bucket: BucketName, spec: BucketSpec, response: Response
+) -> BucketView:
+    """Make a bucket or replace its rules, which count for later writes. Scope `buckets:write`.
+
+    With a `review_policy`, content is stored and readable only after its review.
+    """
+
+    def work(session: Session, principal: Principal) -> PutBucket:
+        return put_bucket(session, principal.tenant_id, bucket, spec)
+
+    put = await caller.write("buckets:write", work)
+    if put.created:
+        response.status_code = 201
+    return BucketView.model_validate(put.bucket)
+
+
+@router.get("/buckets/{bucket}", summary="Show a bucket")
+async def get_a_bucket(caller: CallerDep, bucket: BucketName) -> BucketView:
+    """A bucket of the key's tenant. Scope `buckets:read`."""
+
+    def work(session: Session, principal: Principal) -> Bucket:
+        return get_bucket(session, principal.tenant_id, bucket)
+
+    return BucketView.model_validate(await caller.read("buckets:read", work))
+
+
+@router.delete("/buckets/{bucket}", summary="Delete an empty bucket", status_code=204)
+async def delete_a_bucket(caller: CallerDep, bucket: BucketName) -> None:
+    """Delete a bucket; a 409 while it holds an object or content in review.
+
+    Scope `buckets:write`.
+    """
+
+    def work(session: Session, principal: Principal) -> None:
+        delete_bucket(session, principal.tenant_id, bucket)
+
+    await caller.write("buckets:write", work)
+
+
+@router.get("/buckets", summary="List buckets")
+async def get_buckets(
+    caller: CallerDep,
+    cursor: Annotated[str, Query(max_length=63, description="`next_cursor` before.")] = "",
+    limit: Limit = DEFAULT_LIMIT,
+) -> BucketList:
+    """The buckets of the key's tenant, by name. Scope `buckets:read`."""
+
+    def work(session: Session, principal: Principal) -> list[Bucket]:
+        return list_buckets(session, principal.tenant_id, after=cursor, limit=limit + 1)
+
+    found = await caller.read("buckets:read", work)
+    return BucketList(
+        items=[BucketView.model_validate(bucket) for bucket in found[:limit]],
+        next_cursor=found[limit - 1].name if len(found) > limit else None,
+    )

@@ -1,0 +1,192 @@
+"""GET, HEAD and DELETE of an object."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from email.utils import format_datetime
+
+from fastapi import APIRouter, Request
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from services.api.conditions import Verdict, parse_conditions
+from services.api.content import ContentMissing, ContentReader, ContentResponse, Door, Place
+from services.api.deps import Api, Caller, CallerDep
+from services.api.keys import object_key
+from services.api.openapi import RAW_CONTENT, READ_HEADERS, WRITE_CONDITIONS
+from services.api.ranges import ByteRange, Unsatisfiable, parse_range
+from services.api.routes.puts import BucketName, KeyPath
+from services.api.uploads import metadata_headers
+from shared.catalog.accounts import Principal
+from shared.catalog.buckets import get_bucket
+from shared.catalog.deletes import DeleteAnswer, delete_object
+from shared.catalog.reads import Readable, Source, open_version
+from shared.core.errors import PreconditionError, RequestError
+
+router = APIRouter(tags=["objects"])
+
+#: A version may be stored, replaced or swept between its look-up and the first byte.
+LOOKS = 3
+
+
+class RangeError(RequestError):
+    """The range lies outside the content."""
+
+    code = "range_not_satisfiable"
+
+
+@router.get(
+    "/buckets/{bucket}/objects/{key:path}",
+    summary="Get an object",
+    response_class=Response,
+    responses={
+        200: RAW_CONTENT,
+        206: {**RAW_CONTENT, "description": "The bytes of the range."},
+        304: {"description": "Not modified."},
+    },
+    openapi_extra={"parameters": READ_HEADERS},
+)
+async def get_object(
+    request: Request, caller: CallerDep, bucket: BucketName, key: KeyPath
+) -> Response:
+    """The newest content that may be read: also one that its upload task has not stored yet.
+
+    Scope `objects:read`.
+    """
+    name = _key(request, caller.api, key)
+    for look in range(1, LOOKS + 1):
+        found = await _look_up(caller, bucket, name)
+        answer = _judge(request, found)
+        if isinstance(answer, Response):
+            return answer
+        start, length = (0, found.size) if answer is None else (answer.start, answer.length)
+        reader = ContentReader(_places(caller.api, found.sources), start=start, length=length)
+        try:
+            first = await caller.api.work.files(reader.read)
+        except ContentMissing:
+            if look == LOOKS:
+                raise
+            continue
+        headers = _headers(found, length)
+        if answer is not None:
+            headers["content-range"] = answer.content_range(found.size)
+        return ContentResponse(
+            reader,
+            first,
+            work=caller.api.work,
+            status=200 if answer is None else 206,
+            headers=headers,
+            idle_seconds=caller.api.deps.settings.body_idle_seconds,
+        )
+    raise AssertionError("unreachable")
+
+
+@router.head(
+    "/buckets/{bucket}/objects/{key:path}",
+    summary="Ask about an object",
+    response_class=Response,
+    openapi_extra={"parameters": READ_HEADERS},
+)
+async def head_object(
+    request: Request, caller: CallerDep, bucket: BucketName, key: KeyPath
+) -> Response:
+    """What a GET would answer, without the bytes. Scope `objects:read`."""
+    found = await _look_up(caller, bucket, _key(request, caller.api, key))
+    answer = _judge(request, found)
+    if isinstance(answer, Response):
+        return answer
+    headers = _headers(found, found.size if answer is None else answer.length)
+    if answer is not None:
+        headers["content-range"] = answer.content_range(found.size)
+    return Response(status_code=200 if answer is None else 206, headers=headers)
+
+
+@router.delete(
+    "/buckets/{bucket}/objects/{key:path}",
+    summary="Delete an object",
+    status_code=204,
+    response_class=Response,
+    responses={204: {"description": "It is not there any more, or was not there before."}},
+    openapi_extra={"parameters": WRITE_CONDITIONS},
+)
+async def delete_an_object(
+    request: Request, caller: CallerDep, bucket: BucketName, key: KeyPath
+) -> Response:
+    """Delete a key; unfinished work on it ends. Its bytes go after the grace, unless shared.
+
+    The header `X-Blox-Task` names the task that deletes them. Scope `objects:write`.
+    """
+    name = _key(request, caller.api, key)
+    conditions = parse_conditions(request.headers).for_write()
+    catalogue = caller.api.deps.catalogue
+
+    def work(session: Session, principal: Principal) -> DeleteAnswer:
+        found = get_bucket(session, principal.tenant_id, bucket)
+        return delete_object(session, catalogue, found.id, name, conditions=conditions)
+
+    answer = await caller.write("objects:write", work)
+    headers = {} if answer.task_id is None else {"x-blox-task": str(answer.task_id)}
+    return Response(status_code=204, headers=headers)
+
+
+def _key(request: Request, api: Api, matched: str) -> str:
+    return object_key(request.scope["raw_path"], matched, max_bytes=api.deps.settings.max_key_bytes)
+
+
+async def _look_up(caller: Caller, bucket: str, key: str) -> Readable:
+    def work(session: Session, principal: Principal) -> Readable:
+        return open_version(session, get_bucket(session, principal.tenant_id, bucket), key)
+
+    return await caller.read("objects:read", work)
+
+
+def _judge(request: Request, found: Readable) -> Response | ByteRange | None:
+    """Return an answer without content, the range to send, or None for all of it."""
+    conditions = parse_conditions(request.headers)
+    verdict = conditions.judge(etag=found.etag, modified_at=found.modified_at)
+    if verdict is Verdict.FAILED:
+        raise PreconditionError("a condition of the request does not hold", etag=found.etag)
+    if verdict is Verdict.NOT_MODIFIED:
+        return Response(status_code=304, headers=_validators(found))
+    if not conditions.keeps_range(etag=found.etag, modified_at=found.modified_at):
+        return None
+    try:
+        return parse_range(request.headers.get("range"), size=found.size)
+    except Unsatisfiable:
+        raise RangeError(f"the object has {found.size} bytes", size=found.size) from None
+
+
+def _places(api: Api, sources: Sequence[Source]) -> list[Place]:
+    return [Place(_opener(api, source.channel), source.key) for source in sources]
+
+
+def _opener(api: Api, channel: str | None) -> Callable[[], Door]:
+    def open_channel() -> Door:
+        if channel is None:
+            return Door(api.deps.staging)
+        opened = api.deps.channels.open(channel)
+        return Door(opened.channel, opened.download_limit)
+
+    return open_channel
+
+
+def _validators(found: Readable) -> dict[str, str]:
+    modified = found.modified_at.replace(tzinfo=dt.UTC)
+    return {
+        "etag": f'"{found.etag}"',
+        "last-modified": format_datetime(modified, usegmt=True),
+        "x-blox-version": str(found.version_id),
+        "x-blox-state": str(found.state),
+    }
+
+
+def _headers(found: Readable, length: int) -> dict[str, str]:
+    return {
+        **metadata_headers(found.metadata),
+        **_validators(found),
+        "accept-ranges": "bytes",
+        "content-type": found.content_type,
+        "content-length": str(length),
+        "x-blox-sha256": found.sha256,
+    }

@@ -1,0 +1,154 @@
+"""Reviews: what waits for a person, what was decided, and deciding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path, Query
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from sqlalchemy.orm import Session
+
+from services.api.auth import actor
+from services.api.deps import Caller, CallerDep
+from services.api.idempotency import Answer, TicketDep
+from services.api.posts import write_once
+from services.api.review_queries import ReviewRow, list_reviews, show_review
+from services.api.routes.tasks import visible_tenant
+from services.api.views import DEFAULT_LIMIT, Cursor, Limit, PageView, Time, View
+from shared.catalog.accounts import Principal
+from shared.catalog.models import ReviewState
+from shared.catalog.reviewing import decide
+
+router = APIRouter(tags=["reviews"])
+
+ReviewId = Annotated[int, Path(ge=1, le=2**63 - 1, description="The review's id.")]
+
+
+class StepView(View):
+    """What one reviewer said."""
+
+    step: str
+    outcome: str
+    detail: str
+    ended_at: Time | None
+
+
+class ReviewView(View):
+    """The review of one version."""
+
+    id: int
+    tenant_id: str
+    bucket: str | None
+    key: str | None
+    version_id: int
+    state: str = Field(description="`doubtful` waits for a person.")
+    reason: str
+    decided_by: str | None
+    sha256: str
+    size: int | None
+    content_type: str | None
+    task_id: int | None
+    deadline_at: Time | None = Field(description="When the policy decides, if no person does.")
+    created_at: Time
+    decided_at: Time | None
+
+
+class ReviewDetail(ReviewView):
+    """A review with what each reviewer said."""
+
+    steps: list[StepView]
+
+
+class Decision(BaseModel):
+    """Why; shown with the review."""
+
+    reason: str = Field("", max_length=512)
+
+
+class DecidedView(BaseModel):
+    """A decided review."""
+
+    id: int
+    state: str
+
+
+@router.get("/reviews", summary="List reviews, newest first")
+async def get_reviews(
+    caller: CallerDep,
+    state: Annotated[
+        ReviewState | None, Query(description="`doubtful` are those that wait for a person.")
+    ] = None,
+    cursor: Cursor = None,
+    limit: Limit = DEFAULT_LIMIT,
+) -> PageView[ReviewView]:
+    """Reviews of the key's tenant; an admin sees every tenant's. Scope `reviews:read`."""
+
+    def work(session: Session, principal: Principal) -> list[ReviewRow]:
+        tenant = visible_tenant(principal, None)
+        return list_reviews(session, tenant, state=state, before=cursor, limit=limit + 1)
+
+    rows = await caller.read("reviews:read", work)
+    return PageView(
+        items=[ReviewView.model_validate(row) for row in rows[:limit]],
+        next_cursor=rows[limit - 1].id if len(rows) > limit else None,
+    )
+
+
+@router.get("/reviews/{review_id}", summary="Show a review")
+async def get_review(caller: CallerDep, review_id: ReviewId) -> ReviewDetail:
+    """A review and what each reviewer said. Scope `reviews:read`."""
+
+    def work(session: Session, principal: Principal) -> ReviewDetail:
+        row, steps = show_review(session, visible_tenant(principal, None), review_id)
+        return ReviewDetail(
+            **ReviewView.model_validate(row).model_dump(),
+            steps=[StepView.model_validate(step) for step in steps],
+        )
+
+    return await caller.read("reviews:read", work)
+
+
+@router.post("/reviews/{review_id}:approve", summary="Approve", response_model=DecidedView)
+async def approve(
+    caller: CallerDep,
+    review_id: ReviewId,
+    ticket: TicketDep,
+    decision: Annotated[Decision | None, Body()] = None,
+) -> JSONResponse:
+    """Let content pass that waits for a person; its upload begins. Scope `reviews:write`."""
+    return await write_once(
+        caller, "reviews:write", ticket, _deciding(caller, review_id, decision, approve=True)
+    )
+
+
+@router.post("/reviews/{review_id}:reject", summary="Reject", response_model=DecidedView)
+async def reject(
+    caller: CallerDep,
+    review_id: ReviewId,
+    ticket: TicketDep,
+    decision: Annotated[Decision | None, Body()] = None,
+) -> JSONResponse:
+    """Block content that waits for a person; it goes into quarantine. Scope `reviews:write`."""
+    return await write_once(
+        caller, "reviews:write", ticket, _deciding(caller, review_id, decision, approve=False)
+    )
+
+
+def _deciding(
+    caller: Caller, review_id: int, decision: Decision | None, *, approve: bool
+) -> Callable[[Session, Principal], Answer]:
+    def work(session: Session, principal: Principal) -> Answer:
+        review = decide(
+            session,
+            caller.api.deps.catalogue,
+            review_id,
+            approve=approve,
+            by=actor(principal),
+            reason="" if decision is None else decision.reason,
+            tenant_id=visible_tenant(principal, None),
+        )
+        return Answer(200, {"id": review.id, "state": str(review.state)})
+
+    return work
