@@ -14,8 +14,9 @@ from shared.core.errors import InvalidError
 #: Bytes of user metadata, names and values together (S3's own limit).
 MAX_METADATA_BYTES = 2048
 MAX_CONTENT_TYPE = 255
-#: Tries that one upload has per candidate channel, counted in its checkpoint.
-TRIES_PER_CHANNEL = 5
+#: Tries that one upload has per candidate channel, counted in its checkpoint: with the back-off of
+#: the storage kinds a lone channel may be away for about 45 minutes.
+TRIES_PER_CHANNEL = 12
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 
