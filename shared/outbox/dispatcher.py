@@ -1,7 +1,8 @@
-"""The dispatcher: one thread per process that takes committed tasks to Redis, off the caller's path.
+"""The dispatcher: one thread per process that takes committed tasks to Redis, off the request path.
 
-It pushes in pipelines at once and marks in batches a little later. A push of the same dispatch id twice is harmless (the
-second finds no body), so a push whose answer was lost is simply tried again while the lease allows.
+It pushes in pipelines at once and marks in batches a little later. A push of the same dispatch id
+twice is harmless (the second finds no body), so a push whose answer was lost is simply tried again
+while the lease allows.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ EnsureLanes: TypeAlias = Callable[[Sequence[LaneNote]], None]
 BATCH = 500
 #: Messages kept for another push while Redis is away; the rest is left to the scans.
 MAX_KEPT = 10_000
-#: In a stream of commits, seconds to gather what comes next: one push costs as much as one of fifty.
+#: Seconds to gather, in a stream of commits, what comes next: fifty cost as much as one.
 GATHER_SECONDS = 0.002
 #: Seconds until pushed rows are marked. A worker needs no mark, so marks may wait and go together.
 MARK_DELAY_SECONDS = 0.05
@@ -58,6 +59,7 @@ class Dispatcher:
         self._unmarked: list[Dispatch] = []
         self._mark_at = 0.0
         self._last_turn = 0.0
+        self._is_redis_away = False
         self._gather = threading.Event()
         self._thread: threading.Thread | None = None
         self._closing = Deadline()
@@ -88,7 +90,8 @@ class Dispatcher:
     def _run(self) -> None:
         is_open = True
         while is_open or (self._kept and not self._closing.expired()):
-            dispatches, lanes, is_open = self._collect()
+            dispatches, lanes, has_more = self._collect()
+            is_open = is_open and has_more
             try:
                 self._turn(dispatches, lanes)
                 if self._unmarked and (not is_open or self._is_mark_due()):
@@ -150,10 +153,15 @@ class Dispatcher:
             self._mark(statements.MARK_REFUSED, REFUSED_SECONDS, batch)
             return
         except redis.RedisError as error:
-            _log.warning("dispatch_unknown", queue=queue_name, count=len(batch), error=str(error))
+            if not self._is_redis_away:
+                _log.warning("dispatch_waits_for_redis", queue=queue_name, error=str(error))
+            self._is_redis_away = True
             self._context.signals.emit(DispatchFailed(len(batch), unknown=True))
             self._kept.extend(batch[: max(0, MAX_KEPT - len(self._kept))])
             return
+        if self._is_redis_away:
+            _log.info("dispatch_goes_on", queue=queue_name)
+        self._is_redis_away = False
         failpoint("dispatch.before_mark")
         if not self._unmarked:
             self._mark_at = monotonic() + MARK_DELAY_SECONDS

@@ -1,7 +1,7 @@
 """Putting a task into the caller's own transaction, and nothing into Redis before its commit.
 
-The row is written on the driver's cursor of the caller's Session; what follows the commit (the push,
-or the bell of the filler) is handed to the dispatcher thread by a hook of the Session.
+The row is written on the driver's cursor of the caller's Session; what follows the commit (the
+push, or the bell of the filler) is handed to the dispatcher thread by a hook of the Session.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from shared.outbox.db import Database
 from shared.outbox.kinds import Kind, Kinds
 from shared.outbox.messages import queue_key
 from shared.outbox.settings import OutboxSettings
-from shared.outbox.states import State
 from shared.outbox.statements import enqueue as statements
+from shared.outbox.states import State
 
 if TYPE_CHECKING:
     from shared.outbox.dispatcher import Dispatch, LaneNote
@@ -220,7 +220,7 @@ class Enqueuer:
         ):
             state = State.DISPATCHING
             dispatch_id, lease = self._dispatch_id(), self._settings.dispatch_lease_seconds
-        row = [
+        row: list[Any] = [
             kind.queue,
             chosen.region,
             kind.name,
@@ -287,8 +287,10 @@ class Enqueuer:
     ) -> int | None:
         # Another transaction took the key between our look and our insert. Its commit is what the
         # refusal waited for, and READ COMMITTED shows it to this look.
-        args = getattr(error, "args", ())
-        is_duplicate = bool(args) and (args[0] in _DUPLICATE or "UNIQUE constraint" in str(args[0]))
+        args: tuple[Any, ...] = getattr(error, "args", ())
+        is_duplicate = len(args) > 0 and (
+            args[0] in _DUPLICATE or "UNIQUE constraint" in str(args[0])
+        )
         return self._find(cursor, kind, chosen) if is_duplicate else None
 
 

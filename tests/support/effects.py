@@ -62,6 +62,20 @@ EFFECT = Kind(
 PLAIN = Kind(name="effects.plain", payload=Work, max_recoveries=50)
 
 
+class AllCredits:
+    """A producer that always may dispatch by itself, whoever consumes."""
+
+    def take(self, queue_name: str, tenant_id: str) -> bool:
+        """Give one."""
+        return True
+
+    def mark_backlog(self, queue_name: str, tenant_id: str) -> None:
+        """Do not care."""
+
+    def refresh(self) -> None:
+        """Do not ask."""
+
+
 def settings_for(lease_seconds: float) -> OutboxSettings:
     """Return short times around a lease."""
     return OutboxSettings(

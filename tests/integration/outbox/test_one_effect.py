@@ -14,6 +14,7 @@ from shared.outbox.schema import task_attempts, tasks
 from tests.support.effects import (
     EFFECT,
     PLAIN,
+    AllCredits,
     EffectWorker,
     Work,
     build,
@@ -38,6 +39,13 @@ class Stack:
         compensator = self.outbox.compensator()
         self._scans = threading.Thread(target=compensator.run, args=(self._stopping,), daemon=True)
         self._scans.start()
+
+    def dispatched(self) -> tuple[int, str]:
+        """Leave one task in Redis before there is a consumer; returns its id and dispatch."""
+        self.outbox._enqueuer._credits = AllCredits()
+        task_id = self.enqueue()
+        row = eventually(lambda: (r := self.row(task_id)).state == "dispatched" and r)
+        return task_id, str(row.dispatch_id)
 
     def worker(self, failpoints: str = "", threads: int = 4) -> EffectWorker:
         return EffectWorker(*self.args, lease_seconds=LEASE, failpoints=failpoints, threads=threads)
@@ -83,10 +91,9 @@ def test_a_task_runs_once_through_separate_processes(stack: Stack, kind: object)
 
 
 def test_one_message_in_two_lists_has_one_effect(stack: Stack) -> None:
-    task_id = stack.enqueue()
-    found = eventually(lambda: (r := stack.row(task_id)).state == "dispatched" and r)
+    task_id, dispatch_id = stack.dispatched()
     # The same message again, as a restored Redis or a repeated push would leave it.
-    pairs = [(task_id, str(found.dispatch_id))]
+    pairs = [(task_id, dispatch_id)]
     stack.outbox.context.scripts.push("effects", pairs * 3)
     with stack.worker(), stack.worker():
         eventually(lambda: stack.state(task_id) == "completed", 20)
@@ -97,8 +104,7 @@ def test_one_message_in_two_lists_has_one_effect(stack: Stack) -> None:
 
 
 def test_a_message_of_an_old_dispatch_is_dropped(stack: Stack) -> None:
-    task_id = stack.enqueue()
-    eventually(lambda: stack.state(task_id) == "dispatched")
+    task_id, _ = stack.dispatched()
     stack.outbox.context.scripts.push("effects", [(task_id, "0" * 32)])
     with stack.worker():
         eventually(lambda: stack.state(task_id) == "completed", 20)
@@ -107,8 +113,7 @@ def test_a_message_of_an_old_dispatch_is_dropped(stack: Stack) -> None:
 
 @pytest.mark.parametrize("point", ["fetch.after", "claim.before", "claim.after"])
 def test_a_worker_killed_around_its_claim_costs_only_time(stack: Stack, point: str) -> None:
-    task_id = stack.enqueue()
-    eventually(lambda: stack.state(task_id) == "dispatched")
+    task_id, _ = stack.dispatched()
     with stack.worker(failpoints=f"{point}=kill") as doomed:
         eventually(lambda: doomed.process.poll() is not None, 20)
     with stack.worker():
