@@ -189,27 +189,26 @@ def test_if_match_lets_one_of_many_replace_the_version(world: World, bucket: int
     world.check()
 
 
-@pytest.mark.parametrize(
-    ("conditions", "holds"),
-    [
-        (Conditions(if_match=("*",)), True),
-        (Conditions(if_match=("other",)), False),
-        (Conditions(if_none_match=("other",)), True),
-        (Conditions(if_none_match=("*",)), False),
-        (Conditions(if_match=()), False),
-    ],
-)
-def test_conditions_are_judged_by_what_a_get_shows(
-    world: World, bucket: int, conditions: Conditions, *, holds: bool
-) -> None:
+JUDGED = [
+    (Conditions(if_match=("*",)), True),
+    (Conditions(if_match=("other",)), False),
+    (Conditions(if_none_match=("other",)), True),
+    (Conditions(if_none_match=("*",)), False),
+    (Conditions(if_match=()), False),
+]
+
+
+def test_conditions_are_judged_by_what_a_get_shows(world: World, bucket: int) -> None:
     world.put(bucket, "k", b"first")
-    before = world.tables()
-    if holds:
-        assert world.put(bucket, "k", b"second", conditions=conditions).generation == 2
-        return
-    with pytest.raises(PreconditionError):
-        world.put(bucket, "k", b"second", conditions=conditions)
-    assert world.tables() == before
+    for conditions, holds in JUDGED:
+        before = world.tables()
+        if holds:
+            world.put(bucket, "k", b"next", conditions=conditions)
+            assert world.tables() != before
+            continue
+        with pytest.raises(PreconditionError):
+            world.put(bucket, "k", b"next", conditions=conditions)
+        assert world.tables() == before
 
 
 def test_if_match_on_a_key_that_is_not_there_does_not_hold(world: World, bucket: int) -> None:
@@ -228,22 +227,35 @@ def test_tenants_share_nothing(world: World, bucket: int) -> None:
     world.check()
 
 
-@pytest.mark.parametrize(
-    "key", ["", "a/../b", "..", ".", "a/./b", "nul\0", "x" * 1025, "é" * 513, "\ud800"]
-)
-def test_bad_keys_are_refused_and_nothing_is_written(world: World, bucket: int, key: str) -> None:
+BAD_KEYS = ["", "a/../b", "..", ".", "a/./b", "nul\0", "x" * 1025, "é" * 513, "\ud800"]
+ODD_KEYS = [
+    "x" * 1024,
+    "é" * 512,
+    " ",
+    "a..b",
+    "...",
+    "//",
+    "ключ/文件 ",
+    "%2e",
+    "a\nb",
+    "\U0001f600",
+]
+
+
+def test_bad_keys_are_refused_and_nothing_is_written(world: World, bucket: int) -> None:
     before = world.tables()
-    with pytest.raises(InvalidError) as caught:
-        world.put(bucket, key)
-    assert caught.value.code == "key_invalid"
+    for key in BAD_KEYS:
+        with pytest.raises(InvalidError) as caught:
+            world.put(bucket, key)
+        assert caught.value.code == "key_invalid"
     assert world.tables() == before
 
 
-@pytest.mark.parametrize("key", ["x" * 1024, "é" * 512, " ", "a..b", "...", "//", "ключ/文件 "])
-def test_odd_keys_are_kept_exactly(world: World, bucket: int, key: str) -> None:
-    answer = world.put(bucket, key)
-    assert world.read(bucket, key).version_id == answer.version_id
-    assert world.all(ObjectRow)[0].key == key
+def test_odd_keys_are_kept_exactly(world: World, bucket: int) -> None:
+    for key in ODD_KEYS:
+        answer = world.put(bucket, key)
+        assert world.read(bucket, key).version_id == answer.version_id
+    assert sorted(row.key for row in world.all(ObjectRow)) == sorted(ODD_KEYS)
 
 
 def test_keys_differ_by_case_blanks_and_composition(world: World, bucket: int) -> None:
