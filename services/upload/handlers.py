@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from sqlalchemy.orm import Session
@@ -18,6 +18,7 @@ from services.upload import rules
 from services.upload.rules import Candidate, OpenTry, Plan
 from shared.catalog import fenced, intents
 from shared.catalog.context import Catalogue
+from shared.catalog.erasing import ChannelBook
 from shared.catalog.limits import TRIES_PER_CHANNEL
 from shared.catalog.locking import lock_blobs
 from shared.catalog.payloads import StoreUpload
@@ -44,13 +45,6 @@ GIVE_UP_SECONDS = 24 * 3600.0
 TIDY_SECONDS = 5.0
 
 _log = structlog.get_logger("upload")
-
-
-class ChannelBook(Protocol):
-    """Where the handler finds channels by name."""
-
-    def find(self, name: str) -> tuple[OpenChannel, bool] | None:
-        """Return a channel and whether it may take new bytes; None when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ def condemn(session: Session, catalogue: Catalogue, blob: Blob) -> int:
     blob.generation += 1
     blob.delete_after = utc_now(catalogue.grace_seconds)
     session.flush()
-    return _enqueue_delete(session, catalogue, blob, delay_seconds=catalogue.grace_seconds)
+    return enqueue_delete(session, catalogue, blob, delay_seconds=catalogue.grace_seconds)
 
 
 def dispose_staged(session: Session, catalogue: Catalogue, blob: Blob) -> int | None:
@@ -102,7 +102,7 @@ def dispose_staged(session: Session, catalogue: Catalogue, blob: Blob) -> int | 
         return None
     blob.state = BlobState.DELETING
     session.flush()
-    blob.delete_owner = _enqueue_delete(session, catalogue, blob, delay_seconds=0.0)
+    blob.delete_owner = enqueue_delete(session, catalogue, blob, delay_seconds=0.0)
     session.flush()
     return blob.delete_owner
 
@@ -130,9 +130,10 @@ def _has_locations(session: Session, blob_id: int) -> bool:
     return session.scalar(sa.select(sa.exists().where(Location.blob_id == blob_id))) is True
 
 
-def _enqueue_delete(
+def enqueue_delete(
     session: Session, catalogue: Catalogue, blob: Blob, *, delay_seconds: float
 ) -> int:
+    """Enqueue the delete task of a blob's present generation, unless one is under way; its id."""
     enqueued = catalogue.tasks.enqueue(
         session,
         DELETE_BLOB,

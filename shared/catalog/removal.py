@@ -20,11 +20,7 @@ from shared.catalog.models import (
     Location,
     LocationState,
     utc_clock,
-    utc_now,
 )
-
-#: Characters of an error that a location's row keeps.
-_DETAIL_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +40,6 @@ class Nothing:
     """There is nothing to do for this task; `reason` says why, in one word."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A location whose bytes are to go."""
-
-    location_id: int
-    channel: str
-    key: str
-    upload_id: str | None
-    tries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,49 +78,6 @@ def take(session: Session, *, blob_id: int, generation: int, task_id: int) -> Go
     return Go()
 
 
-def places(session: Session, blob_id: int) -> list[Place]:
-    """Return the locations that are due, by ascending id: intents too, tombstones not."""
-    rows = session.scalars(
-        sa.select(Location)
-        .where(
-            Location.blob_id == blob_id,
-            Location.state != LocationState.TOMBSTONE,
-            sa.or_(Location.next_try_at.is_(None), Location.next_try_at <= utc_now()),
-        )
-        .order_by(Location.id)
-    )
-    return [place_of(row) for row in rows]
-
-
-def place_of(row: Location) -> Place:
-    """Return what deleting a location needs."""
-    return Place(row.id, row.channel, row.key, row.upload_id, row.tries)
-
-
-def bury(session: Session, location_id: int) -> bool:
-    """Make a location a tombstone: its bytes are gone. It is probed once more later."""
-    return _update_unburied(
-        session,
-        location_id,
-        state=LocationState.TOMBSTONE,
-        tombstone_at=utc_clock(),
-        next_try_at=None,
-        error_detail=None,
-    )
-
-
-def park(session: Session, location_id: int, *, tries: int, seconds: float, detail: str) -> bool:
-    """Note that a location's bytes could not be deleted, and when to try again."""
-    return _update_unburied(
-        session,
-        location_id,
-        state=LocationState.DELETE_FAILED,
-        tries=tries,
-        next_try_at=utc_now(seconds),
-        error_detail=detail[:_DETAIL_CHARACTERS],
-    )
-
-
 def left(session: Session, blob_id: int) -> Left:
     """Count the locations that are not tombstones yet."""
     count, first = session.execute(
@@ -163,13 +105,3 @@ def finish(session: Session, blob: Blob | None, *, task_id: int) -> bool:
 def _seconds_until(session: Session, moment: dt.datetime | None) -> float:
     now = session.scalar(sa.select(utc_clock()))
     return 0.0 if moment is None or now is None else (moment - now).total_seconds()
-
-
-def _update_unburied(session: Session, location_id: int, **values: object) -> bool:
-    done = session.execute(
-        sa.update(Location)
-        .where(Location.id == location_id, Location.state != LocationState.TOMBSTONE)
-        .values(**values)
-        .execution_options(synchronize_session=False)
-    )
-    return int(done.rowcount) == 1  # type: ignore[attr-defined]

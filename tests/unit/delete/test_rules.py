@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.delete.rules import LONGEST_WAIT_SECONDS, Parked, snooze_seconds, wait_after_failures
+from services.delete.rules import snooze_seconds
+from shared.catalog.erasing import LONGEST_WAIT_SECONDS, wait_after_failures
 
 
 def test_waits_double_up_to_six_hours() -> None:
@@ -19,5 +20,5 @@ def test_failures_are_counted_from_one() -> None:
 
 
 @pytest.mark.parametrize(("due", "expected"), [(-5, 1), (0.2, 1), (90, 90), (1e9, 21_600)])
-def test_a_task_waits_for_the_first_location_that_is_due(due: float, expected: float) -> None:
-    assert snooze_seconds(Parked(count=2, due_in_seconds=due)) == expected
+def test_a_task_sleeps_until_something_is_due(due: float, expected: float) -> None:
+    assert snooze_seconds(due) == expected
