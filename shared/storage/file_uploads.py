@@ -29,7 +29,6 @@ from shared.storage.limits import in_time
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _KEY, _DATA, _PARTS = "key", "data", "parts"
-_FILES = (_KEY, _DATA, _PARTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +54,12 @@ class FileUploads:
             os.mkdir(upload_id, tree.FOLDER_MODE, dir_fd=temporary)
             try:
                 with tree.below(temporary, (upload_id,)) as folder:
-                    for name in _FILES:
-                        with tree.regular_file(folder, name, os.O_WRONLY | os.O_CREAT) as file:
-                            if name == _KEY:
-                                tree.write_all(file, memoryview(key.encode()))
-                            os.fsync(file)
+                    for name in (_DATA, _PARTS):
+                        with tree.regular_file(folder, name, os.O_WRONLY | os.O_CREAT):
+                            pass
+                    with tree.regular_file(folder, _KEY, os.O_WRONLY | os.O_CREAT) as file:
+                        tree.write_all(file, memoryview(key.encode()))
+                        os.fsync(file)
                     os.fsync(folder)
                 os.rename(upload_id, upload_id, src_dir_fd=temporary, dst_dir_fd=uploads)
             except BaseException:

@@ -14,9 +14,9 @@ MAX_SEGMENT_BYTES = 255
 def check_key(key: str) -> tuple[str, ...]:
     """Return the parts of a key, or raise InvalidKey.
 
-    A key is relative and has no empty part, no ``.``, no ``..``, no NUL and no lone surrogate, so
-    that on a file channel it can name nothing outside the root. The rule is the same for every
-    kind.
+    A key is relative and has no empty part, no ``.``, no ``..``, no control character and no lone
+    surrogate, so that on a file channel it can name nothing outside the root and every S3 answer
+    can hold it. The rule is the same for every kind.
     """
     try:
         raw = key.encode("utf-8")
@@ -24,8 +24,8 @@ def check_key(key: str) -> tuple[str, ...]:
         raise InvalidKey("a key must be valid Unicode", key=ascii(key)) from None
     if not raw or len(raw) > MAX_KEY_BYTES:
         raise InvalidKey(f"a key has 1 to {MAX_KEY_BYTES} bytes", key=key, key_bytes=len(raw))
-    if b"\0" in raw:
-        raise InvalidKey("a key must not hold NUL", key=ascii(key))
+    if any(byte < 0x20 or byte == 0x7F for byte in raw):
+        raise InvalidKey("a key must not hold control characters", key=ascii(key))
     segments = tuple(key.split("/"))
     for segment in segments:
         if segment in {"", ".", ".."}:

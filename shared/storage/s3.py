@@ -100,6 +100,7 @@ class S3Channel:
             md5 = md5_of(body)
             extra["ContentMD5"] = base64_text(md5)
         elif self.settings.checksum == "sha256":
+            extra["ChecksumAlgorithm"] = "SHA256"
             extra["ChecksumSHA256"] = base64_text(bytes.fromhex(sha256))
         with self._call("put", key, deadline):
             answer = self._client.put_object(
@@ -180,7 +181,8 @@ class S3Channel:
             etag=etag,
             modified_at=_naive(answer["LastModified"]),
             md5=etag if is_md5 else None,
-            sha256=hex_of(answer.get("ChecksumSHA256")),
+            # Of a multipart upload it is a checksum of checksums, which some do not mark as such.
+            sha256=None if "-" in etag else hex_of(answer.get("ChecksumSHA256")),
             declared_sha256=answer.get("Metadata", {}).get(SHA256_METADATA),
         )
 
@@ -205,7 +207,11 @@ class S3Channel:
     def list(self, prefix: str = "", *, after: str = "", deadline: Deadline) -> Iterator[Entry]:
         """See Channel.list."""
         own = self.settings.prefix
-        asked: dict[str, Any] = {"Bucket": self.settings.bucket, "Prefix": own + prefix}
+        asked: dict[str, Any] = {
+            "Bucket": self.settings.bucket,
+            "Prefix": own + prefix,
+            "MaxKeys": self.settings.page_names,
+        }
         if after:
             asked["StartAfter"] = own + after
         while True:

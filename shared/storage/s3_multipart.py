@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shared.core.clock import Deadline
 from shared.storage.body import Body
 from shared.storage.channel import OpenUpload, Part
-from shared.storage.errors import ChannelUnavailable, DamagedOnTheWay, UploadGone
+from shared.storage.errors import ChannelUnavailable, DamagedOnTheWay, ObjectMissing, UploadGone
 from shared.storage.limits import in_time
 from shared.storage.s3_body import base64_text, md5_of, payload, sha256_hex
 from shared.storage.s3_client import S3Settings
@@ -56,6 +56,15 @@ class S3Multipart:
             )
         return answer["UploadId"]
 
+    @contextmanager
+    def _of_upload(self, action: str, key: str, deadline: Deadline) -> Iterator[None]:
+        """Bound a call on an open upload; some providers call a missing one a missing key."""
+        try:
+            with self._call(action, key, deadline):
+                yield
+        except ObjectMissing as error:
+            raise UploadGone(str(error), channel=self._name, key=key, action=action) from error
+
     def put_part(
         self, key: str, upload_id: str, number: int, body: Body, *, deadline: Deadline
     ) -> Part:
@@ -66,8 +75,9 @@ class S3Multipart:
             md5 = md5_of(body)
             extra["ContentMD5"] = base64_text(md5)
         elif self._settings.checksum == "sha256":
+            extra["ChecksumAlgorithm"] = "SHA256"
             extra["ChecksumSHA256"] = base64_text(bytes.fromhex(sha256_hex(body)))
-        with self._call("put_part", key, deadline):
+        with self._of_upload("put_part", key, deadline):
             answer = self._client.upload_part(
                 **self._where(key),
                 UploadId=upload_id,
@@ -87,14 +97,19 @@ class S3Multipart:
 
     def list_parts(self, key: str, upload_id: str, *, deadline: Deadline) -> Iterator[Part]:
         """Yield the parts that the provider has."""
-        asked: dict[str, Any] = {**self._where(key), "UploadId": upload_id}
+        for item in self._parts(key, upload_id, deadline):
+            yield Part(number=item["PartNumber"], etag=item["ETag"].strip('"'), size=item["Size"])
+
+    def _parts(self, key: str, upload_id: str, deadline: Deadline) -> Iterator[Any]:
+        asked: dict[str, Any] = {
+            **self._where(key),
+            "UploadId": upload_id,
+            "MaxParts": self._settings.page_names,
+        }
         while True:
-            with self._call("list_parts", key, deadline):
+            with self._of_upload("list_parts", key, deadline):
                 page = self._client.list_parts(**asked)
-            for item in page.get("Parts", ()):
-                yield Part(
-                    number=item["PartNumber"], etag=item["ETag"].strip('"'), size=item["Size"]
-                )
+            yield from page.get("Parts", ())
             if not page.get("IsTruncated"):
                 return
             marker = page.get("NextPartNumberMarker")
@@ -106,16 +121,17 @@ class S3Multipart:
         self, key: str, upload_id: str, parts: Sequence[Part], *, deadline: Deadline
     ) -> None:
         """Join the parts. With sha256 the provider wants each part's again: it is asked."""
-        named = [
+        named: list[dict[str, Any]] = [
             {"PartNumber": part.number, "ETag": f'"{part.etag}"'}
             for part in sorted(parts, key=lambda part: part.number)
         ]
         if self._settings.checksum == "sha256":
-            sums = self._part_checksums(key, upload_id, deadline)
+            listed = self._parts(key, upload_id, deadline)
+            sums = {item["PartNumber"]: item.get("ChecksumSHA256") for item in listed}
             for item in named:
-                if item["PartNumber"] in sums:
-                    item["ChecksumSHA256"] = sums[item["PartNumber"]]
-        with self._call("complete_upload", key, deadline):
+                if checksum := sums.get(item["PartNumber"]):
+                    item["ChecksumSHA256"] = checksum
+        with self._of_upload("complete_upload", key, deadline):
             self._client.complete_multipart_upload(
                 **self._where(key),
                 UploadId=upload_id,
@@ -125,7 +141,7 @@ class S3Multipart:
     def abort(self, key: str, upload_id: str, *, deadline: Deadline) -> None:
         """Drop an upload."""
         try:
-            with self._call("abort_upload", key, deadline):
+            with self._of_upload("abort_upload", key, deadline):
                 self._client.abort_multipart_upload(**self._where(key), UploadId=upload_id)
         except UploadGone:
             return
@@ -133,7 +149,11 @@ class S3Multipart:
     def list_uploads(self, *, deadline: Deadline) -> Iterator[OpenUpload]:
         """Yield all open uploads below the channel's prefix."""
         own = self._settings.prefix
-        asked: dict[str, Any] = {"Bucket": self._settings.bucket, "Prefix": own}
+        asked: dict[str, Any] = {
+            "Bucket": self._settings.bucket,
+            "Prefix": own,
+            "MaxUploads": self._settings.page_names,
+        }
         while True:
             with self._call("list_uploads", own, deadline):
                 page = self._client.list_multipart_uploads(**asked)
@@ -174,19 +194,6 @@ class S3Multipart:
             self.abort(key, upload_id, deadline=Deadline(self._settings.read_timeout_seconds))
             raise
         return CopiedParts(upload_id=upload_id, parts=parts)
-
-    def _part_checksums(self, key: str, upload_id: str, deadline: Deadline) -> dict[Any, str]:
-        sums: dict[Any, str] = {}
-        asked: dict[str, Any] = {**self._where(key), "UploadId": upload_id}
-        while True:
-            with self._call("list_parts", key, deadline):
-                page = self._client.list_parts(**asked)
-            for item in page.get("Parts", ()):
-                if "ChecksumSHA256" in item:
-                    sums[item["PartNumber"]] = item["ChecksumSHA256"]
-            if not page.get("IsTruncated"):
-                return sums
-            asked["PartNumberMarker"] = page["NextPartNumberMarker"]
 
     def _where(self, key: str) -> dict[str, Any]:
         return {"Bucket": self._settings.bucket, "Key": self._settings.prefix + key}

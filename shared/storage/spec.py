@@ -95,6 +95,7 @@ def _check_own(spec: ChannelSpec, settings: object) -> None:
     _demand(spec, "connect_timeout_seconds", 0 < values["connect_timeout_seconds"] <= 60)
     _demand(spec, "read_timeout_seconds", 0 < values["read_timeout_seconds"] <= 600)
     _demand(spec, "connections", values["connections"] >= 1)
+    _demand(spec, "page_names", 1 <= values["page_names"] <= 1000)
     _demand(spec, "copy_part_bytes", values["copy_part_bytes"] >= S3_LEAST_PART_BYTES)
     if prefix := values["prefix"]:
         try:
