@@ -19,7 +19,7 @@ from shared.runtime.health_server import HealthServer
 from shared.runtime.logging import configure_logging
 from shared.runtime.metrics import Metrics, product_version
 from shared.runtime.problems import problems
-from shared.runtime.settings import Settings
+from shared.runtime.settings import Settings, SettingsError
 from shared.runtime.shutdown import StopRequest
 
 _log = structlog.get_logger("process")
@@ -44,10 +44,13 @@ class Process:
         """
         found = problems(self.settings, unknown=unknown)
         found.refuse()
+        try:
+            failpoints.arm(self.settings.failpoints)
+        except ValueError as error:
+            raise SettingsError(f"BLOX_FAILPOINTS: {error}.") from error
         configure_logging(self.settings.log, service=self.service)
         for warning in found.warnings:
             _log.warning("settings_warning", warning=warning)
-        failpoints.arm(self.settings.failpoints)
         self._take_signals()
         self._health_server = HealthServer(
             self.health,
