@@ -92,7 +92,9 @@ class World:
 
         return self.run(write)
 
-    def put(self, bucket_id: int, key: str, content: bytes = b"content", **options: Any) -> PutAnswer:
+    def put(
+        self, bucket_id: int, key: str, content: bytes = b"content", **options: Any
+    ) -> PutAnswer:
         """Commit a PUT of some content."""
         body = staged(content)
         return self.run(
@@ -287,9 +289,7 @@ def together(*works: Callable[[], Any]) -> list[Any]:
         except Exception as error:
             answers[place] = error
 
-    threads = [
-        threading.Thread(target=run, args=(place, work)) for place, work in enumerate(works)
-    ]
+    threads = [threading.Thread(target=run, args=(place, work)) for place, work in enumerate(works)]
     for thread in threads:
         thread.start()
     for thread in threads:
