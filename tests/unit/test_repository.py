@@ -151,10 +151,6 @@ def test_the_outbox_imports_nothing_of_the_project_but_core() -> None:
     assert foreign == []
 
 
-def test_nothing_imports_the_migrations() -> None:
-    assert _findings(re.compile(r"^\s*(from|import)\s+shared\." + "migrations")) == []
-
-
 def test_every_folder_of_code_is_a_package() -> None:
     """import-linter does not look into a folder without `__init__.py`."""
     folders = {
