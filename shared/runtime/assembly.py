@@ -12,9 +12,9 @@ from shared.catalog.secret_box import SecretBox
 from shared.outbox.outbox import Outbox
 from shared.runtime.database import build_engine
 from shared.runtime.metrics import Metrics, product_version
+from shared.runtime.observed_channels import ChannelMeter, ObservedChannels
 from shared.runtime.settings import Settings
 from shared.storage.file import FileChannel
-from shared.storage.registry import Channels
 from shared.storage.staging import Staging
 
 
@@ -48,7 +48,9 @@ def assemble(settings: Settings, metrics: Metrics, *, threads: int) -> Parts:
         engine=engine,
         outbox=outbox,
         catalogue=register_kinds(outbox, grace_seconds=settings.grace_seconds),
-        channels=ChannelCatalogue(engine, secrets, channels=Channels()),
+        channels=ChannelCatalogue(
+            engine, secrets, channels=ObservedChannels(ChannelMeter(metrics))
+        ),
         staging=open_staging(settings),
         secrets=secrets,
     )

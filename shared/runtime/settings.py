@@ -52,13 +52,15 @@ class StagingSettings(Group):
     """Where bytes wait between the request and the upload task.
 
     `shared` says that every process that may run on another machine sees the same folder.
-    `max_age_seconds`: files that nothing names are removed when they are older.
+    `max_age_seconds`: files that nothing names go to the trash when they are older, and from there
+    for good after `trash_seconds`.
     """
 
     path: Path = Path(".blox/staging")
     shared: bool = False
     min_free_bytes: int = pydantic.Field(512 * MIB, ge=0)
     max_age_seconds: float = pydantic.Field(86400.0, ge=0)
+    trash_seconds: float = pydantic.Field(7 * 86400.0, ge=0)
 
 
 class WorkerSettings(Group):
