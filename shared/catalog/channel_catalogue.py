@@ -41,8 +41,15 @@ class _Loaded:
     at: float
 
 
+def _ignore(_event: str) -> None:
+    """Tell nobody."""
+
+
 class ChannelCatalogue:
-    """Finds channels by name. Thread-safe; make one per process."""
+    """Finds channels by name. Thread-safe; make one per process.
+
+    `on_event` is called with hit, load, stale or failure, whenever one of them happens.
+    """
 
     def __init__(
         self,
@@ -51,7 +58,9 @@ class ChannelCatalogue:
         *,
         channels: Channels | None = None,
         clock: Callable[[], float] = monotonic,
+        on_event: Callable[[str], None] = _ignore,
     ) -> None:
+        self._on_event = on_event
         # Reads only: on SQLite they run beside the writer.
         self._engine = engine.execution_options(read_only=True)
         self._secrets = secrets
@@ -96,6 +105,7 @@ class ChannelCatalogue:
     def _current(self) -> Mapping[str, StoredChannel]:
         loaded = self._loaded
         if loaded is not None and self._is_fresh(loaded):
+            self._on_event("hit")
             return loaded.channels
         # One load at a time, however many threads ask.
         if not self._lock.acquire(timeout=LOAD_WAIT_SECONDS):
@@ -124,10 +134,12 @@ class ChannelCatalogue:
                 revision = read_revision(session)
                 channels = load_channels(session, self._secrets)
         except _FAILURES as error:
+            self._on_event("failure")
             self._failed_at = self._clock()
             if loaded is None or revision != loaded.revision:
                 raise UnavailableError("the channels cannot be read", error=str(error)) from error
             return self._stale("the channels cannot be read", error)
+        self._on_event("load")
         self._loaded = _Loaded(revision, channels, self._clock())
         self._revision_at = self._loaded.at
         return channels
@@ -148,4 +160,5 @@ class ChannelCatalogue:
         loaded = self._loaded
         if loaded is None or self._clock() - loaded.at > STALE_SECONDS:
             raise UnavailableError(reason) from error
+        self._on_event("stale")
         return loaded.channels

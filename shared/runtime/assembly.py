@@ -49,7 +49,10 @@ def assemble(settings: Settings, metrics: Metrics, *, threads: int) -> Parts:
         outbox=outbox,
         catalogue=register_kinds(outbox, grace_seconds=settings.grace_seconds),
         channels=ChannelCatalogue(
-            engine, secrets, channels=ObservedChannels(ChannelMeter(metrics))
+            engine,
+            secrets,
+            channels=ObservedChannels(ChannelMeter(metrics)),
+            on_event=metrics.count_cache("channels"),
         ),
         staging=open_staging(settings),
         secrets=secrets,

@@ -90,6 +90,7 @@ class Metrics:
         self._pool_wait = self.histogram(
             "database_pool_wait_seconds", "Waiting for a database connection", _POOL_BUCKETS
         )
+        self._cache_events = self.counter("cache_events", "What caches did", "cache", "event")
         self._handlers: dict[type[Signal], Callable[[Any], None]] = {
             Claimed: self._on_claimed,
             Ended: self._on_ended,
@@ -119,6 +120,10 @@ class Metrics:
     def show(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Export a number that is read when it is asked for."""
         self.gauge(name, text).set_function(read)
+
+    def count_cache(self, cache: str) -> Callable[[str], None]:
+        """Return what counts the events of one cache."""
+        return lambda event: self._cache_events.labels(cache, event).inc()
 
     def observe_pool_wait(self, seconds: float) -> None:
         """Count one wait for a database connection."""
