@@ -64,18 +64,16 @@ def create_app(deps: ApiDeps) -> FastAPI:
         backlog=Backlog(limit=settings.max_backlog),
     )
     problems.install(app)
-    app.include_router(_routes(max_json_bytes=settings.max_json_bytes))
+    app.include_router(_routes())
     app.add_middleware(Edge, max_header_bytes=settings.max_header_bytes)
     return app
 
 
-def _routes(*, max_json_bytes: int) -> APIRouter:
+def _routes() -> APIRouter:
     v1 = APIRouter(prefix="/v1", responses=problems.OPENAPI)
-    # A body that is streamed has limits of its own.
-    v1.include_router(puts.router)
     for area in (
-        listing, objects, instant, buckets, tasks, task_actions, reviews, tenants, keys, channels,
-        nodes, audit,
+        puts, objects, listing, instant, buckets, tasks, task_actions, reviews, tenants, keys,
+        channels, nodes, audit,
     ):  # fmt: skip
-        v1.include_router(area.router, max_body_size=max_json_bytes)
+        v1.include_router(area.router)
     return v1

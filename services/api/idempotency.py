@@ -51,8 +51,11 @@ async def read_ticket(
     if idempotency_key is None:
         return None
     key = idempotency_key.strip()
-    if not key.isascii():
-        raise InvalidError("an Idempotency-Key is ASCII", code="idempotency_key_invalid")
+    if not 1 <= len(key) <= idempotency.MAX_KEY_CHARACTERS or not key.isascii():
+        raise InvalidError(
+            f"an Idempotency-Key has 1 to {idempotency.MAX_KEY_CHARACTERS} ASCII characters",
+            code="idempotency_key_invalid",
+        )
     body_sha256 = hashlib.sha256(await request.body()).hexdigest()
     target = request.scope["raw_path"] + b"?" + request.scope.get("query_string", b"")
     fingerprint = idempotency.fingerprint(request.method, target.decode("latin-1"), body_sha256)

@@ -8,12 +8,13 @@ from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
+from services.api.json_route import JsonRoute
 from services.api.routes.tasks import visible_tenant
 from services.api.views import DEFAULT_LIMIT, Cursor, Limit, PageView, Time, View
 from shared.catalog.accounts import Principal
 from shared.outbox.inspection import list_audit
 
-router = APIRouter(tags=["tasks"])
+router = APIRouter(tags=["tasks"], route_class=JsonRoute)
 
 
 class AuditView(View):

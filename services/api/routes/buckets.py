@@ -9,6 +9,7 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
+from services.api.json_route import JsonRoute
 from services.api.routes.puts import BucketName
 from services.api.views import DEFAULT_LIMIT, Limit, Time, View
 from shared.catalog.accounts import Principal
@@ -23,7 +24,7 @@ from shared.catalog.buckets import (
 from shared.catalog.models import Bucket
 from shared.catalog.review_policy import ReviewPolicy
 
-router = APIRouter(tags=["buckets"])
+router = APIRouter(tags=["buckets"], route_class=JsonRoute)
 
 
 class BucketView(View):

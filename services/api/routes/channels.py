@@ -9,12 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
+from services.api.json_route import JsonRoute
 from services.api.views import Time, View
 from shared.catalog.accounts import ADMIN, Principal
 from shared.catalog.channels import ChannelInput, delete_channel, list_channels, put_channel
 from shared.catalog.models import ChannelRecord
 
-router = APIRouter(tags=["admin"])
+router = APIRouter(tags=["admin"], route_class=JsonRoute)
 
 ChannelName = Annotated[str, Path(max_length=64, description="The channel's name.")]
 

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from services.api.conditions import parse_conditions
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
+from services.api.json_route import JsonRoute
 from services.api.openapi import WRITE_CONDITIONS
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName, PutView, put_response
@@ -22,7 +23,7 @@ from shared.catalog.buckets import get_bucket
 from shared.catalog.limits import check_key
 from shared.catalog.puts import instant_upload
 
-router = APIRouter(tags=["objects"])
+router = APIRouter(tags=["objects"], route_class=JsonRoute)
 
 
 class InstantUpload(BaseModel):

@@ -12,12 +12,13 @@ from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
+from services.api.json_route import JsonRoute
 from services.api.posts import write_once
 from services.api.views import Time, View, to_naive_utc
 from shared.catalog.accounts import ADMIN, Principal, create_key, list_keys, revoke_key
 from shared.catalog.models import ApiKey
 
-router = APIRouter(tags=["admin"])
+router = APIRouter(tags=["admin"], route_class=JsonRoute)
 
 TenantId = Annotated[str, Path(max_length=64, description="The tenant's id.")]
 

@@ -9,13 +9,14 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
+from services.api.json_route import JsonRoute
 from services.api.routes.puts import BucketName
 from services.api.views import Limit, Time, View
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.listing import Listing, list_objects
 
-router = APIRouter(tags=["objects"])
+router = APIRouter(tags=["objects"], route_class=JsonRoute)
 
 
 class ListedView(View):

@@ -7,11 +7,12 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
+from services.api.json_route import JsonRoute
 from services.api.views import Time, View
 from shared.catalog.accounts import ADMIN, Principal
 from shared.outbox.inspection import list_nodes
 
-router = APIRouter(tags=["admin"])
+router = APIRouter(tags=["admin"], route_class=JsonRoute)
 
 
 class NodeView(View):

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from services.api.auth import actor
 from services.api.deps import Caller, CallerDep
 from services.api.idempotency import Answer, TicketDep
+from services.api.json_route import JsonRoute
 from services.api.posts import write_once
 from services.api.review_queries import ReviewRow, list_reviews, show_review
 from services.api.routes.tasks import visible_tenant
@@ -21,7 +22,7 @@ from shared.catalog.accounts import Principal
 from shared.catalog.models import ReviewState
 from shared.catalog.reviewing import decide
 
-router = APIRouter(tags=["reviews"])
+router = APIRouter(tags=["reviews"], route_class=JsonRoute)
 
 ReviewId = Annotated[int, Path(ge=1, le=2**63 - 1, description="The review's id.")]
 

@@ -11,13 +11,14 @@ from pydantic import BaseModel, Field
 from services.api.auth import actor
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
+from services.api.json_route import JsonRoute
 from services.api.posts import act_once
 from services.api.routes.tasks import TaskId, visible_tenant
 from shared.catalog.accounts import Principal
 from shared.core.errors import ConflictError
 from shared.outbox.states import State
 
-router = APIRouter(tags=["tasks"])
+router = APIRouter(tags=["tasks"], route_class=JsonRoute)
 
 
 class Reason(BaseModel):

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from services.api.auth import is_admin
 from services.api.deps import CallerDep
+from services.api.json_route import JsonRoute
 from services.api.views import (
     DEFAULT_LIMIT,
     Cursor,
@@ -27,7 +28,7 @@ from shared.core.errors import ForbiddenError, NotFoundError
 from shared.outbox.inspection import TaskDetail, TaskFilter, list_tasks, show_task
 from shared.outbox.states import State
 
-router = APIRouter(tags=["tasks"])
+router = APIRouter(tags=["tasks"], route_class=JsonRoute)
 
 TaskId = Annotated[int, Path(ge=1, le=2**63 - 1, description="The task's id.")]
 

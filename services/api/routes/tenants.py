@@ -11,12 +11,13 @@ from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
+from services.api.json_route import JsonRoute
 from services.api.posts import write_once
 from services.api.views import DEFAULT_LIMIT, Limit, Time, View
 from shared.catalog.accounts import ADMIN, Principal, create_tenant, list_tenants
 from shared.catalog.models import Tenant
 
-router = APIRouter(tags=["admin"])
+router = APIRouter(tags=["admin"], route_class=JsonRoute)
 
 
 class NewTenant(BaseModel):

@@ -92,7 +92,7 @@ class Stack:
 def running_stack(
     database_url: str, redis_url: str, namespace: str, root: Path, **limits: Any
 ) -> Iterator[Stack]:
-    """Run the application, with two tenants, a channel and a bucket; `limits` are of ApiSettings."""
+    """Run the application with two tenants, a channel, a bucket; `limits` are of ApiSettings."""
     min_free_bytes = limits.pop("min_free_bytes", 0)
     settings = Settings(
         database_url=database_url,
@@ -105,7 +105,7 @@ def running_stack(
     channel_root, staging_root = root / CHANNEL, root / "staging"
     spec = ChannelSpec(CHANNEL, "file", {"root": str(channel_root)})
     prepare_channel(spec, deadline=Deadline(10))
-    staging = Staging(FileChannel(staging_root, name="staging", create=True))
+    staging = Staging(FileChannel(staging_root, name="staging"))
     staging.prepare(deadline=Deadline(10))
     secrets = SecretBox(SecretBox.generate_key())
     deps = ApiDeps(

@@ -1,0 +1,61 @@
+"""Routes whose body is JSON: read within bounds on size and silence before anything sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+from starlette.types import Message
+
+from services.api.bodies import stream_body
+from services.api.deps import get_api
+from shared.core.errors import TooLargeError
+
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})
+
+
+class JsonRoute(APIRoute):
+    """The route class of every area but the objects themselves."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler, with the body read before it."""
+        handle = super().get_route_handler()
+
+        async def read_and_handle(request: Request) -> Response:
+            if request.method in _WITHOUT_BODY:
+                return await handle(request)
+            settings = get_api(request).deps.settings
+            body = _Buffer(settings.max_json_bytes)
+            body.expect(request.headers.get("content-length", ""))
+            await stream_body(request, body, idle_seconds=settings.body_idle_seconds)
+            return await handle(Request(request.scope, body.replay))
+
+        return read_and_handle
+
+
+class _Buffer:
+    """A small body, whole."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._body = bytearray()
+
+    def expect(self, content_length: str) -> None:
+        if content_length.isdigit() and int(content_length) > self._limit:
+            raise self._too_large()
+
+    def write(self, chunk: bytes) -> None:
+        if len(self._body) + len(chunk) > self._limit:
+            raise self._too_large()
+        self._body += chunk
+
+    async def replay(self) -> Message:
+        return {"type": "http.request", "body": bytes(self._body), "more_body": False}
+
+    def _too_large(self) -> TooLargeError:
+        return TooLargeError(
+            f"a JSON body has at most {self._limit} bytes", max_json_bytes=self._limit
+        )

@@ -1,0 +1,15 @@
+"""Serves the application until its standard input ends; prints where, and a key, as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.integration.api.stack import running_stack
+
+if __name__ == "__main__":
+    url, redis_url, namespace, root = sys.argv[1:5]
+    with running_stack(url, redis_url, namespace, Path(root)) as stack:
+        print(json.dumps({"url": f"{stack.address.url}/v1", "secret": stack.secret()}), flush=True)
+        sys.stdin.read()

@@ -1,0 +1,72 @@
+"""Reviewed buckets over HTTP: not readable before a person or the reviewers let it pass."""
+
+from __future__ import annotations
+
+import hashlib
+
+from sqlalchemy.orm import Session
+
+from shared.catalog.models import Review, ReviewState
+from shared.catalog.review_policy import ReviewPolicy
+from tests.integration.api.stack import OTHER, TENANT, Stack
+
+PATH = "/buckets/checked/objects"
+CONTENT = b"to be looked at"
+
+
+def waiting_review(stack: Stack, key: str = "k") -> int:
+    """Put content whose review waits for a person, as the review worker would leave it."""
+    with stack.client() as client:
+        answer = client.put(f"{PATH}/{key}", content=CONTENT)
+        assert (answer.status_code, answer.json()["state"]) == (202, "reviewing")
+        [review, *_] = client.get("/reviews", params={"state": "open"}).json()["items"]
+        with Session(stack.engine) as session, session.begin():
+            session.get_one(Review, review["id"]).state = ReviewState.DOUBTFUL
+        return int(review["id"])
+
+
+def test_content_in_review_is_not_readable_until_approved(stack: Stack) -> None:
+    stack.make_reviewed_bucket("checked")
+    review_id = waiting_review(stack)
+    with stack.client() as client:
+        assert client.get(f"{PATH}/k").status_code == 404
+        assert client.get(PATH).json()["items"] == []
+        [listed] = client.get("/reviews", params={"state": "doubtful"}).json()["items"]
+        assert (listed["id"], listed["bucket"], listed["key"]) == (review_id, "checked", "k")
+        assert listed["sha256"] == hashlib.sha256(CONTENT).hexdigest()
+        approved = client.post(f"/reviews/{review_id}:approve", json={"reason": "harmless"})
+        assert (approved.status_code, approved.json()["state"]) == (200, "passed"), approved.text
+        assert client.get(f"{PATH}/k").content == CONTENT
+        shown = client.get(f"/reviews/{review_id}").json()
+        assert (shown["decided_by"], shown["reason"]) == (f"{TENANT}/test", "harmless")
+        assert shown["steps"] == []
+        again = client.post(f"/reviews/{review_id}:reject")
+        assert (again.status_code, again.json()["code"]) == (409, "review_not_waiting")
+
+
+def test_rejected_content_stays_unreadable(stack: Stack) -> None:
+    stack.make_reviewed_bucket("checked", ReviewPolicy(fail_mode="human"))
+    review_id = waiting_review(stack)
+    with stack.client() as client:
+        once = {"idempotency-key": "r1"}
+        rejected = client.post(f"/reviews/{review_id}:reject", headers=once)
+        assert (rejected.status_code, rejected.json()["state"]) == (200, "rejected")
+        repeated = client.post(f"/reviews/{review_id}:reject", headers=once)
+        assert (repeated.status_code, repeated.json()) == (200, rejected.json())
+        assert client.get(f"{PATH}/k").status_code == 404
+
+
+def test_another_tenants_review_is_not_found(stack: Stack) -> None:
+    stack.make_reviewed_bucket("checked")
+    review_id = waiting_review(stack)
+    with stack.client(tenant=OTHER) as theirs:
+        assert theirs.get("/reviews").json()["items"] == []
+        for answer in (
+            theirs.get(f"/reviews/{review_id}"),
+            theirs.post(f"/reviews/{review_id}:approve"),
+            theirs.post(f"/reviews/{review_id}:reject"),
+        ):
+            assert (answer.status_code, answer.json()["code"]) == (404, "review_not_found")
+    with stack.client("reviews:read") as reader:
+        refused = reader.post(f"/reviews/{review_id}:approve")
+        assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing")
