@@ -36,6 +36,7 @@ dir {directory}
 pidfile {directory}/redis.pid
 daemonize no
 save ""
+loglevel warning
 appendonly no
 maxmemory-policy noeviction
 """

@@ -199,7 +199,7 @@ class EmbeddedStack:
         self.settings = load_settings(self.variables)
         self._migrate(deadline.remaining(120.0))
         self.admin = prepare_catalogue(self.settings, key_file=self.layout.admin_key)
-        self._api_port = free_port(self.settings.api.port)
+        self._api_port = self._choose_api_port()
         for name, service in self._services():
             order = _API if service == "api" else _WORKERS
             table.start(self._spec(name, service, order))
@@ -207,6 +207,15 @@ class EmbeddedStack:
         if self._restarts_hung:
             self._watch = LivenessWatch(table, self.health_url, list(self._ports), output)
             self._watch.start()
+
+    def _choose_api_port(self) -> int:
+        wanted = self.settings.api.port
+        if "BLOX_API__PORT" in self._given and wanted:
+            if free_port(wanted) != wanted:
+                raise StackError(f"port {wanted} of BLOX_API__PORT is taken")
+            return wanted
+        # People like a port that they know; stacks that run side by side must not want the same.
+        return free_port(wanted if self._is_for_people else 0)
 
     def _services(self) -> list[tuple[str, str]]:
         found = [("api", "api"), ("scheduler", "scheduler")]

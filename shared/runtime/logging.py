@@ -144,4 +144,11 @@ def _hide(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 def _renderers(*, is_json: bool, colors: bool) -> list[Processor]:
     if is_json:
         return [structlog.processors.JSONRenderer(default=str, ensure_ascii=False)]
-    return [structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=28)]
+    return [_shorten, structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=28)]
+
+
+def _shorten(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Leave out what a person at a terminal sees anyway: the day, and the process's own name."""
+    event.pop("service", None)
+    event["timestamp"] = str(event.get("timestamp", ""))[11:23]
+    return event
