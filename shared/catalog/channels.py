@@ -57,6 +57,8 @@ def put_channel(session: Session, channel: ChannelInput, *, secrets: SecretBox) 
     """Create or change a channel. Raises InvalidError when its settings cannot be right."""
     check_channel_name(channel.name)
     record = _locked(session, channel.name)
+    if record is not None and record.kind != channel.kind:
+        raise ConflictError("a channel's kind cannot change", code="channel_kind_fixed")
     credentials = channel.credentials
     if credentials is None and record is not None and record.credentials is not None:
         credentials = secrets.open(record.credentials)
@@ -64,8 +66,6 @@ def put_channel(session: Session, channel: ChannelInput, *, secrets: SecretBox) 
     if record is None:
         record = ChannelRecord(name=channel.name, created_at=utc_clock())
         session.add(record)
-    elif record.kind != channel.kind:
-        raise ConflictError("a channel's kind cannot change", code="channel_kind_fixed")
     record.kind = channel.kind
     record.region = channel.region
     record.settings = dict(channel.settings)

@@ -1,4 +1,4 @@
-"""A tenant's catalogue without channels and workers: the commits of both sides, and threads that meet.
+"""A catalogue without channels and workers: the commits of both sides, and threads that meet.
 
 `World.store` is the upload worker's last transaction, as the protocols describe it.
 """
@@ -141,7 +141,7 @@ class World:
         return self.run(write)
 
     def store(self, version_id: int, *, location_id: int | None = None) -> bool:
-        """Commit an upload, with an intent of its own unless one is named; False when it may not."""
+        """Commit an upload, with an own intent unless one is named; False when it may not."""
         intent = self.intend(version_id) if location_id is None else location_id
 
         def commit(session: Session) -> bool:

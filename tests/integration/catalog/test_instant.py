@@ -1,4 +1,4 @@
-"""Content that is there already: attached without a second copy, revived, or written by two at once."""
+"""Content that is there already: attached without a second copy, revived, written by two."""
 
 from __future__ import annotations
 

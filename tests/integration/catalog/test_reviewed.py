@@ -1,4 +1,4 @@
-"""Reviewed buckets: what is readable when, what supersedes what, and reviews that end by accident."""
+"""Reviewed buckets: what is readable when, what supersedes what, reviews that end by accident."""
 
 from __future__ import annotations
 
