@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from shared.catalog.blobs import add_reference
 from shared.catalog.locking import lock_blob
 from shared.catalog.models import Blob, HolderKind, Location
+from shared.core.clock import Deadline
 from shared.core.errors import ShuttingDown
 from shared.storage.errors import ChannelUnavailable
 from tests.support.handlers import Stand
@@ -239,8 +240,6 @@ def test_open_breaker_parks_without_counting_a_failure(stand: Stand, bucket: int
 
 
 def test_bytes_gone_already_are_fine(stand: Stand, bucket: int) -> None:
-    from shared.core.clock import Deadline
-
     blob_id = stored(stand, bucket)
     (location,) = stand.locations(blob_id)
     stand.channels.faulty["a"].inner.delete(location.key, deadline=Deadline(5))
