@@ -21,7 +21,7 @@ T = TypeVar("T")
 #: Seconds between two questions whether to stop.
 ASK_SECONDS = 0.5
 #: Seconds that helpers get to notice that nobody waits for them any more.
-LEAVE_SECONDS = 2.0
+LEAVE_SECONDS = 1.0
 
 
 class _Halted(Exception):

@@ -78,7 +78,9 @@ class GuardedChannel:
 
     def list(self, prefix: str = "", *, after: str = "", deadline: Deadline) -> Iterator[Entry]:
         """See Channel.list."""
-        return self._each(self._inner.list(prefix, after=after, deadline=deadline))
+        with self._watch():
+            entries = self._inner.list(prefix, after=after, deadline=deadline)
+        return self._each(entries)
 
     def copy(self, source: str, key: str, *, deadline: Deadline) -> Stored:
         """See Channel.copy."""
@@ -119,7 +121,9 @@ class GuardedChannel:
 
     def list_uploads(self, *, deadline: Deadline) -> Iterator[OpenUpload]:
         """See Channel.list_uploads."""
-        return self._each(self._inner.list_uploads(deadline=deadline))
+        with self._watch():
+            uploads = self._inner.list_uploads(deadline=deadline)
+        return self._each(uploads)
 
     def probe(self, *, deadline: Deadline) -> None:
         """See Channel.probe."""

@@ -113,7 +113,8 @@ def _is_timeout(error: BaseException) -> bool:
     seen: BaseException | None = error
     for _ in range(5):
         if isinstance(seen, TimeoutError | urllib3.exceptions.TimeoutError):
-            return True
+            # A refused connection is derived from a timed-out one there.
+            return not isinstance(seen, urllib3.exceptions.NewConnectionError)
         if seen is None:
             return False
         inner = next((arg for arg in seen.args if isinstance(arg, BaseException)), None)

@@ -1,0 +1,82 @@
+"""A channel behind its breaker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shared.core.clock import Deadline
+from shared.storage.breaker import Breaker
+from shared.storage.errors import BreakerOpen, ChannelUnavailable
+from shared.storage.faulty import FaultyChannel
+from shared.storage.file import FileChannel
+from shared.storage.guarded import GuardedChannel
+from tests.support.content import put, read
+
+SOON = Deadline(60)
+
+
+@pytest.fixture
+def inner(tmp_path: Path) -> FaultyChannel:
+    channel = FileChannel(tmp_path / "root", name="disk")
+    channel.prepare(deadline=SOON)
+    put(channel, "key", b"abc")
+    return FaultyChannel(channel)
+
+
+def test_every_call_counts_and_none_passes_an_open_breaker(inner: FaultyChannel) -> None:
+    def nothing(channel: GuardedChannel) -> None:
+        put(channel, "key", b"abc")
+
+    calls = {
+        "put": nothing,
+        "get": lambda c: read(c, "key"),
+        "head": lambda c: c.head("key", deadline=SOON),
+        "delete": lambda c: c.delete("key", deadline=SOON),
+        "list": lambda c: list(c.list(deadline=SOON)),
+        "copy": lambda c: c.copy("key", "other", deadline=SOON),
+        "create_upload": lambda c: c.create_upload("key", deadline=SOON),
+        "list_parts": lambda c: list(c.list_parts("key", "x", deadline=SOON)),
+        "complete_upload": lambda c: c.complete_upload("key", "x", [], deadline=SOON),
+        "abort_upload": lambda c: c.abort_upload("key", "x", deadline=SOON),
+        "list_uploads": lambda c: list(c.list_uploads(deadline=SOON)),
+        "probe": lambda c: c.probe(deadline=SOON),
+        "prepare": lambda c: c.prepare(deadline=SOON),
+    }
+    for name, call in calls.items():
+        breaker = Breaker("disk", failures=1)
+        channel = GuardedChannel(inner, breaker)
+        inner.fail_next(name, ChannelUnavailable("down"))
+        with pytest.raises(ChannelUnavailable):
+            call(channel)
+        assert breaker.state == "open", name
+        made = inner.calls[name]
+        with pytest.raises(BreakerOpen):
+            call(channel)
+        assert inner.calls[name] == made, name
+
+
+def test_what_the_reader_does_with_the_bytes_is_not_counted(inner: FaultyChannel) -> None:
+    breaker = Breaker("disk", failures=1)
+    channel = GuardedChannel(inner, breaker)
+
+    def use() -> None:
+        with channel.get("key", deadline=SOON):
+            raise ChannelUnavailable("of another channel")
+
+    with pytest.raises(ChannelUnavailable):
+        use()
+    assert breaker.state == "closed"
+
+
+def test_a_read_that_breaks_in_the_middle_is_counted(
+    inner: FaultyChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaker = Breaker("disk", failures=1)
+    channel = GuardedChannel(inner, breaker)
+    with channel.get("key", length=10, deadline=SOON) as chunks:
+        assert next(chunks) == b"abc"
+        with pytest.raises(ChannelUnavailable):
+            next(chunks)
+    assert breaker.state == "open"
