@@ -23,8 +23,10 @@ from shared.core.ids import new_id
 from shared.outbox.context import OutboxContext
 from shared.outbox.db import Line
 from shared.outbox.execution import Execution, ExecutionPorts, TaskView
+from shared.outbox.records import add_events
 from shared.outbox.signals import Claimed, StaleMessages
 from shared.outbox.statements import claim as statements
+from shared.outbox.states import State
 
 #: Seconds between tries of a claim that the database did not answer.
 _AGAIN_SECONDS = 0.1
@@ -138,16 +140,33 @@ class Claimer:
                 [owner, settings.lease_seconds, *take],
             )
             won.update({int(row[0]): int(row[4]) + 1 for row in waiting})
+            self._record(cursor, waiting, owner)
         return rows, won, suspect
+
+    def _record(self, cursor: Any, taken: list[Any], owner: str) -> None:
+        names = self._context.kinds.with_events()
+        if not names:
+            return
+        add_events(
+            cursor,
+            self._context.db.dialect,
+            [
+                (
+                    int(row[0]),
+                    State.RUNNING.value,
+                    json.dumps({"from": row[1], "to": "running", "owner": owner}),
+                )
+                for row in taken
+                if row[7] in names
+            ],
+        )
 
     def _postpone(self, cursor: Any, rows: list[Any]) -> None:
         # One poison task must not take its neighbours with it when it kills this process.
         settings = self._context.settings
         text = self._context.db.dialect.sql(statements.POSTPONE)
         for row in rows:
-            wait = random.uniform(  # noqa: S311 - spreads load, guards nothing
-                settings.recovery_min_seconds, settings.recovery_max_seconds
-            )
+            wait = random.uniform(settings.recovery_min_seconds, settings.recovery_max_seconds)
             cursor.execute(text, (wait, int(row[0]), row[2]))
 
     def _execution(

@@ -11,7 +11,7 @@ import queue
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import redis
 import structlog
@@ -20,8 +20,10 @@ from shared.core.clock import Deadline, monotonic
 from shared.core.errors import BloxError
 from shared.core.failpoints import failpoint
 from shared.outbox.context import OutboxContext
+from shared.outbox.records import add_moves
 from shared.outbox.signals import DispatchFailed
 from shared.outbox.statements import enqueue as statements
+from shared.outbox.states import State
 
 #: (queue name in Redis, task id, dispatch id, local monotonic end of the dispatch lease)
 Dispatch: TypeAlias = tuple[str, int, str, float]
@@ -179,9 +181,24 @@ class Dispatcher:
     def _mark(self, text: str, seconds: float, batch: list[Dispatch]) -> None:
         ids = sorted(item[1] for item in batch)
         sql = self._context.db.dialect.sql_ids(text, ids=len(batch), dispatches=len(batch))
-        values = [seconds, *ids, *(item[2] for item in batch)]
+        dispatches = [item[2] for item in batch]
+        kinds = self._context.kinds.with_events()
+
+        def work(cursor: Any) -> None:
+            cursor.execute(sql, [seconds, *ids, *dispatches])
+            if text is statements.MARK_DISPATCHED:
+                add_moves(
+                    cursor,
+                    self._context.db.dialect,
+                    ids,
+                    dispatches,
+                    kinds,
+                    source=State.DISPATCHING.value,
+                    target=State.DISPATCHED.value,
+                )
+
         try:
-            self._context.db.run(lambda cursor: cursor.execute(sql, values), line=self._line)
+            self._context.db.run(work, line=self._line)
         except BloxError as error:
             # Without the mark the rows stay `dispatching`: a worker may take them all the same.
             _log.warning("dispatch_mark_failed", count=len(batch), error=str(error))

@@ -22,6 +22,7 @@ from shared.core.errors import InvalidError
 from shared.outbox.db import Database
 from shared.outbox.kinds import Kind, Kinds
 from shared.outbox.messages import queue_key
+from shared.outbox.records import add_events
 from shared.outbox.settings import OutboxSettings
 from shared.outbox.statements import enqueue as statements
 from shared.outbox.states import State
@@ -156,6 +157,8 @@ class Enqueuer:
                     raise
                 return Enqueued(found, created=False)
             task_id = int(cursor.lastrowid)
+            if kind.events:
+                self._record_birth(cursor, [(task_id, row)])
         finally:
             cursor.close()
         self._remember(after, kind, chosen, row, task_id)
@@ -191,12 +194,19 @@ class Enqueuer:
                     statements.INSERT + ",".join([mark] * len(rows)),
                     [value for row in rows for value in row],
                 )
-                for task_id, row in zip(self._ids(cursor, len(rows)), rows, strict=True):
+                born = list(zip(self._ids(cursor, len(rows)), rows, strict=True))
+                if kind.events:
+                    self._record_birth(cursor, born)
+                for task_id, row in born:
                     self._remember(after, kind, chosen, row, task_id)
                     answers.append(Enqueued(task_id, created=True))
         finally:
             cursor.close()
         return answers
+
+    def _record_birth(self, cursor: Any, born: Sequence[tuple[int, list[Any]]]) -> None:
+        events = [(task_id, row[4], f'{{"from": null, "to": "{row[4]}"}}') for task_id, row in born]
+        add_events(cursor, self._db.dialect, events)
 
     def _ids(self, cursor: Any, count: int) -> range:
         # Both databases give one statement consecutive ids; MySQL names the first, SQLite the last.

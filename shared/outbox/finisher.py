@@ -1,12 +1,11 @@
 """Completing what handlers have finished, many in one transaction.
 
-The fence is checked for each row alone: rows that another holds locked are left to the next group, rows
-that are not this execution's any more are left out. Nothing is ever completed that cannot be proved ours.
+The fence is checked for each row alone: rows that another holds locked are left to the next group,
+rows that are not this execution's any more are left out. Nothing is completed that is not ours.
 """
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 from collections import defaultdict
@@ -15,12 +14,12 @@ from typing import Any
 
 import structlog
 
-from shared.core.clock import Deadline, monotonic
+from shared.core.clock import monotonic
 from shared.core.errors import BloxError, CancelRequested
 from shared.core.failpoints import failpoint
 from shared.outbox.context import OutboxContext
 from shared.outbox.execution import ENDED, Execution
-from shared.outbox.records import add_event
+from shared.outbox.records import result_text
 from shared.outbox.signals import Ended, LeaseLossSeen
 from shared.outbox.statements import finish as statements
 
@@ -40,7 +39,7 @@ Settle = Callable[[Execution, BaseException], None]
 
 
 class Finisher:
-    """Owns the thread. Each execution that is submitted leaves the table of executions in the end."""
+    """Owns the thread. Each execution submitted leaves the table of executions in the end."""
 
     def __init__(self, context: OutboxContext, settle: Settle) -> None:
         self._context = context
@@ -86,7 +85,7 @@ class Finisher:
     def _run(self) -> None:
         is_open = True
         while is_open or self._again:
-            group, is_open = self._collect(is_open)
+            group, is_open = self._collect(is_open=is_open)
             if not group:
                 continue
             try:
@@ -99,7 +98,7 @@ class Finisher:
                     self._leave(execution, "lost")
         self._line.close()
 
-    def _collect(self, is_open: bool) -> tuple[list[tuple[Execution, int]], bool]:
+    def _collect(self, *, is_open: bool) -> tuple[list[tuple[Execution, int]], bool]:
         group, self._again = self._again, []
         try:
             item = (
@@ -170,16 +169,24 @@ class Finisher:
     def _write(self, cursor: Any, ready: Sequence[Execution]) -> None:
         dialect = self._context.db.dialect
         for execution in ready:
-            if execution.result is not None:
+            text = result_text(execution.result, task_id=execution.task.id)
+            if text is not None:
                 cursor.execute(
                     dialect.sql(statements.SET_RESULT),
-                    (json.dumps(execution.result), execution.task.id),
+                    (text, execution.task.id),
                 )
         ids = [execution.task.id for execution in ready]
         cursor.execute(dialect.sql_ids(statements.COMPLETE, ids=len(ids)), ids)
-        for execution in ready:
-            if execution.kind is not None and execution.kind.events:
-                add_event(cursor, dialect, execution.task.id, "completed", {"owner": execution.owner})
+        data = json.dumps({"from": "running", "to": "completed"})
+        add_events(
+            cursor,
+            dialect,
+            [
+                (execution.task.id, "completed", data)
+                for execution in ready
+                if execution.kind is not None and execution.kind.events
+            ],
+        )
 
     def _look(self, rest: Sequence[Execution], tries_of: dict[int, int]) -> None:
         """Find out why these were not completed: locked, cancelled, lost, or done after all."""

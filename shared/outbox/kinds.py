@@ -161,6 +161,10 @@ class Kinds:
             raise InvalidError(f"no kind named {kind!r} is registered here", kind=kind)
         return found
 
+    def with_events(self) -> tuple[str, ...]:
+        """Return the names of the kinds whose every transition is recorded."""
+        return tuple(kind.name for kind in self._kinds.values() if kind.events)
+
     def handler(self, name: str) -> Handler | None:
         """Return the handler of a kind, None when it is not run here."""
         return self._handlers.get(name)

@@ -118,6 +118,30 @@ def add_event(
     add_events(cursor, dialect, [(task_id, type, json.dumps(data))])
 
 
+def add_moves(
+    cursor: Any,
+    dialect: Dialect,
+    ids: Sequence[int],
+    dispatches: Sequence[str],
+    kinds: Sequence[str],
+    *,
+    source: str,
+    target: str,
+) -> None:
+    """Record that those of these rows that are of `kinds` have just moved to `target`.
+
+    The rows are known by their ids and dispatch ids. Call it in the transaction of the move, which
+    holds their locks. Costs nothing without kinds.
+    """
+    if not ids or not kinds:
+        return
+    text = dialect.sql_ids(
+        statements.INSERT_MOVES, ids=len(ids), dispatches=len(dispatches), kinds=len(kinds)
+    )
+    data = json.dumps({"from": source, "to": target})
+    cursor.execute(text, [target, data, *ids, target, *dispatches, *kinds])
+
+
 def add_attempt(
     cursor: Any,
     dialect: Dialect,

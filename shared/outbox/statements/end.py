@@ -76,6 +76,12 @@ FIND_ATTEMPT = (
 )
 INSERT_EVENTS = "INSERT INTO task_events (task_id, type, data, created_at) VALUES "
 EVENT = "({p}, {p}, {p}, {clock})"
+#: For rows that this transaction has just moved under these dispatch ids, and so holds locked.
+INSERT_MOVES = (
+    "INSERT INTO task_events (task_id, type, data, created_at) "
+    "SELECT id, {p}, {p}, {clock} FROM tasks WHERE id IN (%(ids)s) AND state = {p} "
+    "AND dispatch_id IN (%(dispatches)s) AND kind IN (%(kinds)s) ORDER BY id"
+)
 INSERT_AUDIT = (
     "INSERT INTO task_audit (task_id, tenant_id, action, actor, reason, state_before, "
     "state_after, created_at) VALUES ({p}, {p}, {p}, {p}, {p}, {p}, {p}, {clock})"
