@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from services.scheduler import cleanup, ticks
+from services.scheduler import ticks
 from services.scheduler.cleanup import staging_cleanup
 from services.scheduler.clock import Clock, watch
 from shared.core.clock import Deadline, monotonic
@@ -39,7 +39,6 @@ def _start(process: Process, parts: Parts) -> Running:
     made = [
         ticks.redelivery(compensator, parts),
         ticks.statistics(parts, process.metrics),
-        cleanup.staging_cleanup(parts),
         staging_cleanup(parts),
     ]
     watch(made, process.health, process.metrics)
