@@ -31,6 +31,8 @@ DEFAULT_WORKERS: Mapping[str, int] = {"upload": 2, "review": 1, "delete": 1}
 _API, _WORKERS, _REDIS = 0, 1, 2
 #: Seconds that a process gets beyond its own shutdown before it is killed.
 _STOP_MARGIN_SECONDS = 3.0
+#: Lines of a log that an error shows.
+_SHOWN_LINES = 20
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -176,7 +178,9 @@ class EmbeddedStack:
         for name in names or tuple(self._ports):
             while not is_ready(self.health_url(name)):
                 if deadline.expired():
-                    raise StackError(f"{name} is not ready after {timeout_seconds:g} s")
+                    raise StackError(
+                        f"{name} is not ready after {timeout_seconds:g} s\n{self._last_lines(name)}"
+                    )
                 threading.Event().wait(0.05)
 
     def __enter__(self) -> Self:
@@ -257,6 +261,13 @@ class EmbeddedStack:
         )
         if done.returncode != 0:
             raise StackError(f"the schema could not be brought up:\n{done.stdout}{done.stderr}")
+
+    def _last_lines(self, name: str) -> str:
+        """Return the end of a process's log file, nothing where logs go to the terminal."""
+        try:
+            return "\n".join(self.log_path(name).read_text().splitlines()[-_SHOWN_LINES:])
+        except OSError:
+            return ""
 
     @property
     def _processes(self) -> ProcessTable:
