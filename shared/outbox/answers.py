@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
@@ -24,7 +24,7 @@ from shared.outbox.context import OutboxContext
 from shared.outbox.db import cursor_of
 from shared.outbox.ends import End, Ends, EnqueuePort
 from shared.outbox.execution import CLAIMED, ENDED, SETTLING, Execution
-from shared.outbox.holding import Held, take
+from shared.outbox.holding import Held, is_mistake, take
 from shared.outbox.policy import RetryPolicy
 from shared.outbox.records import add_attempt, add_events, clean_code, clean_text
 from shared.outbox.rows import TaskRow
@@ -122,7 +122,9 @@ class Answers:
         def work(session: Session) -> Verdict | None:
             made_pending.clear()
             events: list[bool] = []
-            look = None if ready is None else lambda session: events.append(ready(session))
+            look = (
+                None if ready is None else lambda session: events.append(self._ask(ready, session))
+            )
             held = take(self._context, session, execution.task.id, also=look)
             if held is None:
                 return None
@@ -144,6 +146,16 @@ class Answers:
         failpoint("answer.after")
         announce(self._context, made_pending)
         return verdict
+
+    def _ask(self, ready: Callable[[Session], bool], session: Session) -> bool:
+        """Ask whether the event of a snooze has come; a mistake in the question is a no."""
+        try:
+            return ready(session)
+        except Exception as error:
+            if not is_mistake(self._context, error):
+                raise
+            _log.exception("snooze_ready_failed")
+            return False
 
     def _write(self, session: Session, held: Held, verdict: Verdict) -> None:
         if verdict.state in (State.FAILED, State.CANCELLED):

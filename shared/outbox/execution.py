@@ -1,6 +1,6 @@
 """One execution of one task in this process: what the handler holds in its hand.
 
-It knows its owner and fence, when its lease ends on the local clock, and why it must stop, if it must.
+It knows its owner and fence, when its lease ends on the local clock, and why it must stop.
 """
 
 from __future__ import annotations
@@ -159,10 +159,10 @@ class Execution:
         """Keep `data` in the row, so that another worker goes on from it.
 
         `progress` is a number that only grows as work is really done; when it exceeds the highest
-        ever kept, the count of lost leases starts anew. Fenced: raises LeaseLost or CancelRequested.
+        ever kept, the count of lost leases starts anew. Fenced: raises LeaseLost, CancelRequested.
         """
         self.check()
-        self._ports.save_checkpoint(self, json.dumps(data), progress)
+        self._ports.save_checkpoint(self, json.dumps(data, allow_nan=False), progress)
 
     def emit(self, type: str, data: dict[str, Any]) -> None:  # noqa: A002 - the event's own word
         """Record a progress event of this task, in a short fenced transaction of its own."""
@@ -189,7 +189,7 @@ class Execution:
 
     @contextmanager
     def shielded(self) -> Iterator[None]:
-        """Keep the last-resort interrupt away from the block; it is delivered after it by `check`."""
+        """Keep the last-resort interrupt away from the block; `check` delivers it afterwards."""
         with self.lock:
             self._shields += 1
         try:
@@ -236,9 +236,7 @@ class ExecutionPorts:
         """Open the completing transaction."""
         raise NotImplementedError
 
-    def fenced(
-        self, execution: Execution, lock: Sequence[Lock]
-    ) -> AbstractContextManager[Session]:
+    def fenced(self, execution: Execution, lock: Sequence[Lock]) -> AbstractContextManager[Session]:
         """Open a fenced transaction that does not end the task."""
         raise NotImplementedError
 
@@ -257,7 +255,7 @@ class Executions:
                 self._by_task[execution.task.id] = execution
 
     def remove(self, execution: Execution) -> bool:
-        """Drop an execution; False when another of the same task has taken its place or it is gone."""
+        """Drop an execution; False when it is gone or another has taken its place."""
         with self._lock:
             if self._by_task.get(execution.task.id) is not execution:
                 return False

@@ -6,6 +6,7 @@ rows that are not this execution's any more are left out. Nothing is completed t
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from collections import defaultdict
@@ -19,7 +20,7 @@ from shared.core.errors import BloxError, CancelRequested
 from shared.core.failpoints import failpoint
 from shared.outbox.context import OutboxContext
 from shared.outbox.execution import ENDED, Execution
-from shared.outbox.records import result_text
+from shared.outbox.records import add_events, result_text
 from shared.outbox.signals import Ended, LeaseLossSeen
 from shared.outbox.statements import finish as statements
 

@@ -20,6 +20,7 @@ from shared.outbox.context import OutboxContext
 from shared.outbox.db import cursor_of
 from shared.outbox.kinds import EndedTask, Kind
 from shared.outbox.rows import TaskRow
+from shared.outbox.settling import is_settle, kind_of
 
 #: Errors of the driver that tell of a mistake in a hook, not of a database in trouble.
 _MISTAKES = (
@@ -109,6 +110,8 @@ def _hooks(
     context: OutboxContext, row: TaskRow
 ) -> tuple[Kind[Any] | None, pydantic.BaseModel | None]:
     kind = context.kinds.find(row.kind)
+    if kind is None and is_settle(row.kind):
+        kind = kind_of(row.queue)
     if kind is None:
         return None, None
     try:

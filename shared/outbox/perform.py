@@ -56,10 +56,8 @@ class Performer:
         return sum(execution.phase == RUNNING for execution in self._context.executions.snapshot())
 
     def perform(self, queue_name: str, task_id: int, dispatch_id: str) -> None:
-        """Run the task that was claimed under this dispatch; returns when its answer is handed on."""
-        execution = self._context.executions.start(
-            int(task_id), dispatch_id, threading.get_ident()
-        )
+        """Run the task claimed under this dispatch; returns when its answer is handed on."""
+        execution = self._context.executions.start(int(task_id), dispatch_id, threading.get_ident())
         if execution is None:
             # Given back while it waited for a thread.
             return
@@ -85,11 +83,14 @@ class Performer:
             execution.deadline = Deadline(kind.time_limit_seconds)
         try:
             try:
+                # Cancelled or lost while it waited for this thread.
+                execution.check()
                 payload = kind.load(execution.task.payload)
                 answer: Any = handler(execution, payload)
             except Interrupted:
                 answer = execution.stop_error
-            except Exception as error:
+            except BaseException as error:
+                # SystemExit too: an execution without an answer would be renewed for ever.
                 answer = error
             self._settling(execution)
         except Interrupted:
@@ -118,5 +119,3 @@ class Performer:
     def _leave(self, execution: Execution) -> None:
         execution.phase = ENDED
         self._context.executions.remove(execution)
-
-
