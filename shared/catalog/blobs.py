@@ -94,8 +94,9 @@ def dispose_staged(session: Session, catalogue: Catalogue, blob: Blob) -> int | 
     """
     if blob.state != BlobState.STAGED:
         return None
+    is_named = _has_locations(session, blob.id)
     blob.generation += 1
-    if not _has_locations(session, blob.id):
+    if not is_named:
         blob.state = BlobState.DELETED
         blob.deleted_at = utc_clock()
         session.flush()

@@ -142,7 +142,15 @@ def _fill(bucket: Bucket, spec: BucketSpec) -> None:
 def _check_channels(session: Session, names: list[str]) -> None:
     if len(set(names)) != len(names):
         raise InvalidError("a bucket names a channel once", code="channels_repeated")
-    known = set(session.scalars(sa.select(ChannelRecord.name).where(ChannelRecord.name.in_(names))))
+    # Shared locks: a channel that is being removed is then either seen as gone, or seen in use.
+    known = set(
+        session.scalars(
+            sa.select(ChannelRecord.name)
+            .where(ChannelRecord.name.in_(names))
+            .order_by(ChannelRecord.name)
+            .with_for_update(read=True)
+        )
+    )
     unknown = [name for name in names if name not in known]
     if unknown:
         raise InvalidError(

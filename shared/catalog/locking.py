@@ -215,6 +215,8 @@ def _insert_object(session: Session, bucket_id: int, key: str) -> None:
 
 
 def _lock_versions(session: Session, locked: LockedKey, *, named: int | None = None) -> None:
+    if locked.row.generation == 0:
+        return  # Just made: nothing was ever written under this key.
     ids = set(
         session.scalars(
             sa.select(Version.id).where(

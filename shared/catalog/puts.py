@@ -260,12 +260,12 @@ def _insert(
     state: VersionState,
 ) -> Version:
     """Insert the next generation of the key."""
-    locked.row.generation += 1
+    generation = locked.row.generation + 1
     version = Version(
         object_id=locked.row.id,
         bucket_id=bucket.id,
         tenant_id=bucket.tenant_id,
-        generation=locked.row.generation,
+        generation=generation,
         state=state,
         blob_id=blob.id,
         size_bytes=facts.size,
@@ -279,6 +279,8 @@ def _insert(
     )
     session.add(version)
     session.flush()
+    # Written together with what `refresh` sets.
+    locked.row.generation = generation
     locked.versions[version.id] = version
     return version
 

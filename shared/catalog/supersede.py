@@ -43,21 +43,20 @@ def end_versions(
     """
     if not versions:
         return []
+    reviewing = [v.id for v in versions if v.state == VersionState.REVIEWING]
     for version in versions:
         version.state = state
         version.ended_at = locked.now
         version.staging_key = None
         version.staging_until = None
     session.flush()
-    session.execute(
-        sa.update(Review)
-        .where(
-            Review.version_id.in_([version.id for version in versions]),
-            Review.state.in_(_UNDECIDED),
+    if reviewing:
+        session.execute(
+            sa.update(Review)
+            .where(Review.version_id.in_(reviewing), Review.state.in_(_UNDECIDED))
+            .values(state=ReviewState.SUPERSEDED, decided_at=locked.now)
+            .execution_options(synchronize_session=False)
         )
-        .values(state=ReviewState.SUPERSEDED, decided_at=locked.now)
-        .execution_options(synchronize_session=False)
-    )
     for version in versions:
         blob = locked.blobs.get(version.blob_id)
         if blob is not None:

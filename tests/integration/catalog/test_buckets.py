@@ -267,3 +267,14 @@ def test_secret_box_seals_differently_each_time() -> None:
     assert box.open(one) == box.open(two) == {"k": "v"}
     with pytest.raises(InvalidError):
         SecretBox("short")
+
+
+def test_a_channel_that_goes_while_a_bucket_names_it_is_gone_or_stays(world: World) -> None:
+    for turn in range(6):
+        name = f"c{turn}"
+        put_one(world, ChannelInput(name=name, kind="file", settings={"root": "/x"}))
+        made, deleted = together(
+            lambda name=name: put(world, f"bucket-{name}", BucketSpec(channels=[name])),
+            lambda name=name: world.run(lambda s: delete_channel(s, name)),
+        )
+        assert isinstance(made, Exception) != isinstance(deleted, Exception), (made, deleted)

@@ -49,7 +49,10 @@ def add(world: World, bucket: int, keys: list[str], *, listed: int = 1) -> None:
 
 
 def page(world: World, bucket: int, **options: object) -> Listing:
-    return world.run(lambda session: list_objects(session, bucket, **options))  # type: ignore[arg-type]
+    return world.db.run_session(
+        lambda session: list_objects(session, bucket, **options),  # type: ignore[arg-type]
+        read_only=True,
+    )
 
 
 def walk(world: World, bucket: int, **options: object) -> list[str]:
@@ -98,7 +101,7 @@ def test_items_carry_what_a_get_shows(world: World, bucket: int) -> None:
     assert page(world, bucket).items == [item]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 1000])
+@pytest.mark.parametrize("limit", [1, 3, 1000])
 def test_pages_give_every_entry_once(world: World, bucket: int, limit: int) -> None:
     add(world, bucket, ODD_KEYS)
     for prefix in ("", "a", "a/", "日", "é", "x/y ", "none", "/", "\uffff"):
