@@ -77,11 +77,16 @@ def drain_dramatiq(stage_: Stage, prefetch: int | None) -> float:
     client = redis.Redis.from_url(stage_.redis.url)
     pipe = client.pipeline()
     for number in range(TASKS):
+        key = uuid.uuid4().hex
         message: Message[None] = Message(
-            queue_name="plain", actor_name="plain", args=(number,), kwargs={}, options={}
+            queue_name="plain",
+            actor_name="plain",
+            args=(number,),
+            kwargs={},
+            options={"redis_message_id": key},
         )
-        pipe.hset("dramatiq:plain.msgs", message.message_id, message.encode())
-        pipe.rpush("dramatiq:plain", message.message_id)
+        pipe.hset("dramatiq:plain.msgs", key, message.encode())
+        pipe.rpush("dramatiq:plain", key)
     pipe.execute()
     if prefetch is not None:
         os.environ["dramatiq_queue_prefetch"] = str(prefetch)  # noqa: SIM112 - its name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from shared.core.outcomes import Fail, Retry, Snooze
 from shared.outbox.execution import Execution
 from shared.outbox.kinds import Kind
+from shared.outbox.outbox import Outbox
 from shared.outbox.policy import RetryPolicy
 from shared.outbox.settings import OutboxSettings
 from shared.outbox.states import State
@@ -13,6 +14,7 @@ __all__ = [
     "Execution",
     "Fail",
     "Kind",
+    "Outbox",
     "OutboxSettings",
     "Retry",
     "RetryPolicy",

@@ -1,7 +1,7 @@
 """The Dramatiq broker of the outbox, on Dramatiq's public Broker and Consumer classes.
 
-Dramatiq runs the threads; messages carry two ids; there are no delay queues, retries or results of its
-own, since the task row decides about all of that.
+Dramatiq runs the threads; messages carry two ids; there are no delay queues, retries or results
+of its own, since the task row decides about all of that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Drain(dramatiq.Middleware):
 
 
 class OutboxBroker(Broker):
-    """Consumes the queues of one outbox. Enqueueing goes through `Outbox.enqueue`, not through it."""
+    """Consumes the queues of one outbox. Enqueueing goes through `Outbox.enqueue` instead."""
 
     def __init__(self, context: OutboxContext, ports: ExecutionPorts) -> None:
         # An explicit list: Dramatiq's retries, time limits and results are not for rows.

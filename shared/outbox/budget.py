@@ -72,9 +72,7 @@ class Budget:
     def measure(self, queue_name: str, seconds: float) -> None:
         """Take the time of one execution into the queue's mean."""
         mean = self._means.get(queue_name)
-        self._means[queue_name] = (
-            seconds if mean is None else mean + _NEWEST * (seconds - mean)
-        )
+        self._means[queue_name] = seconds if mean is None else mean + _NEWEST * (seconds - mean)
 
     def means(self) -> dict[str, float]:
         """Return the mean execution time by queue, in seconds."""

@@ -206,7 +206,7 @@ class Completions:
             )
             if cursor.rowcount != 1:
                 raise self._stopped(execution, LeaseLost("the task changed under its lock"))
-            data = {"from": row.state.value, "attempt": row.attempt + 1}
+            data = {"from": "running", "to": "completed", "attempt": row.attempt + 1}
             add_event(cursor, self._dialect, row.id, "completed", data)
         finally:
             cursor.close()

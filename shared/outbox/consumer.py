@@ -1,7 +1,7 @@
 """The Dramatiq consumer of one queue: room, fetch, claim, hand out.
 
-Fetching removes the message for good; from then on the row is the only record. What the claim wins is
-handed to Dramatiq's worker threads one by one.
+Fetching removes the message for good; from then on the row is the only record. What the claim
+wins is handed to Dramatiq's worker threads one by one.
 """
 
 from __future__ import annotations
@@ -87,15 +87,13 @@ class OutboxConsumer(Consumer):
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Give back what no thread has started: the rows become pending again."""
-        waiting = [*messages, *self._ready]
+        waiting: list[Message[None] | MessageProxy] = [*messages, *self._ready]
         if self._suspect is not None:
             waiting.append(self._suspect[1])
         self._ready.clear()
         self._suspect = None
         executions = [
-            execution
-            for message in waiting
-            if (execution := self._find(message)) is not None
+            execution for message in waiting if (execution := self._find(message)) is not None
         ]
         if executions:
             self._broker.give_back(executions)

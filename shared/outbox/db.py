@@ -68,7 +68,7 @@ class Database:
 
         `work` must be safe to repeat. Raises UnavailableError when the database does not answer.
         """
-        return self._repeat(lambda: self._once(work, line, read_only), tries)
+        return self._repeat(lambda: self._once(work, line, read_only=read_only), tries)
 
     def run_session(
         self, work: Callable[[Session], T], *, read_only: bool = False, tries: int = TRIES
@@ -85,10 +85,10 @@ class Database:
     def is_retryable(self, error: BaseException) -> bool:
         """Tell whether the same transaction may simply be tried again."""
         cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-        args = getattr(cause, "args", ())
-        return bool(args) and args[0] in self.dialect.retryable
+        args: tuple[Any, ...] = getattr(cause, "args", ())
+        return len(args) > 0 and args[0] in self.dialect.retryable
 
-    def _once(self, work: Callable[[Any], T], line: Line | None, read_only: bool) -> T:
+    def _once(self, work: Callable[[Any], T], line: Line | None, *, read_only: bool) -> T:
         if line is not None:
             with line.transaction(read_only=read_only) as cursor:
                 return work(cursor)
@@ -107,11 +107,9 @@ class Database:
                         ) from error
                     raise
                 if left == 0:
-                    raise UnavailableError(
-                        "the database is too busy", error=str(error)
-                    ) from error
+                    raise UnavailableError("the database is too busy", error=str(error)) from error
                 # Two transactions that met once should not meet in step again.
-                threading.Event().wait(random.uniform(0.001, 0.02))  # noqa: S311
+                threading.Event().wait(random.uniform(0.001, 0.02))
         raise AssertionError("unreachable")
 
     def is_outage(self, error: BaseException) -> bool:

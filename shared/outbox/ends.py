@@ -99,7 +99,13 @@ class Ends:
                     code=code,
                     detail=detail,
                 )
-            data = {"from": row.state.value, "code": code, "detail": detail, "attempt": attempt}
+            data = {
+                "from": row.state.value,
+                "to": state.value,
+                "code": code,
+                "detail": detail,
+                "attempt": attempt,
+            }
             add_event(cursor, self._dialect, row.id, state.value, data)
         finally:
             cursor.close()

@@ -145,7 +145,13 @@ def _revive(
             ) from error
         if cursor.rowcount != 1:
             raise RuntimeError(f"task {row.id} changed under its lock")
-        data = {"from": row.state.value, "by": by, "reason": reason, "force": force}
+        data = {
+            "from": row.state.value,
+            "to": State.PENDING.value,
+            "by": by,
+            "reason": reason,
+            "force": force,
+        }
         add_event(cursor, db.dialect, row.id, "manual_retry", data)
     finally:
         cursor.close()
@@ -161,7 +167,8 @@ def _make_due(context: OutboxContext, session: Session, row: TaskRow) -> None:
             raise RuntimeError(f"task {row.id} changed under its lock")
         kind = context.kinds.find(row.kind)
         if kind is not None and kind.events:
-            add_event(cursor, dialect, row.id, "pending", {"from": row.state.value})
+            data = {"from": row.state.value, "to": State.PENDING.value}
+            add_event(cursor, dialect, row.id, "pending", data)
     finally:
         cursor.close()
 

@@ -1,4 +1,4 @@
-"""The names and bytes in Redis: queues, keys, and the message that carries two ids and nothing else."""
+"""The names and bytes in Redis: queues, keys, and the message that carries two ids only."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dramatiq
 import pydantic
@@ -23,13 +23,11 @@ from shared.core.ids import node_name
 from shared.outbox.answers import Answers
 from shared.outbox.broker import OutboxBroker
 from shared.outbox.cancel import CancelAnswer, cancel, supersede
-from shared.outbox.compensator import Compensator
 from shared.outbox.completion import Completion, Completions
 from shared.outbox.context import OutboxContext
 from shared.outbox.credits import Wallet
 from shared.outbox.db import Database
 from shared.outbox.dispatcher import Dispatch, Dispatcher, LaneNote
-from shared.outbox.ends import settle_kind
 from shared.outbox.enqueue import Enqueued, Enqueuer
 from shared.outbox.execution import Execution, ExecutionPorts, Executions, Lock
 from shared.outbox.heartbeat import Heartbeat
@@ -43,8 +41,12 @@ from shared.outbox.run import run_until_signal
 from shared.outbox.schema import metadata
 from shared.outbox.scripts import Scripts
 from shared.outbox.settings import OutboxSettings
+from shared.outbox.settling import settle_kind
 from shared.outbox.signals import Signals, Subscriber
 from shared.outbox.worker import OutboxWorker
+
+if TYPE_CHECKING:
+    from shared.outbox.compensator import Compensator
 
 H = TypeVar("H", bound=Handler)
 
@@ -68,10 +70,10 @@ class OutboxHealth:
 
 
 class Outbox:
-    """A transactional outbox on MySQL, MariaDB or SQLite, with Redis as the bell and Dramatiq's threads.
+    """A transactional outbox on MySQL, MariaDB or SQLite, Redis as the bell, Dramatiq's threads.
 
-    `engine` gets the settings that the protocols rely on (READ COMMITTED, UTC, bounded waits). Nothing
-    runs before the first `enqueue` (which starts the dispatcher thread) or `start_worker`.
+    `engine` gets the settings that the protocols rely on (READ COMMITTED, UTC, bounded waits).
+    Nothing runs before the first `enqueue` (which starts the dispatcher thread) or `start_worker`.
     """
 
     def __init__(
@@ -111,9 +113,9 @@ class Outbox:
             after_commit=_Nowhere() if inline else self._dispatcher,
         )
         self.answers = Answers(self.context, self._enqueuer)
-        self._heartbeat = Heartbeat(self.context)
+        self.heartbeat = Heartbeat(self.context)
         self.broker = OutboxBroker(self.context, _Ports(self))
-        self._completions = Completions(self.context, self._enqueuer)
+        self.completions = Completions(self.context, self._enqueuer)
         self._worker: OutboxWorker | None = None
         self._consumed: tuple[str, ...] = ()
         self._nodes: NodeWriter | None = None
@@ -147,14 +149,16 @@ class Outbox:
 
     def actor(self, queue: str) -> dramatiq.Actor[..., None]:
         """Return the Dramatiq actor that runs the tasks of one queue."""
-        if queue in self.broker.actors:
-            return self.broker.actors[queue]
+        known: dramatiq.Actor[..., None] | None = self.broker.actors.get(queue)
+        if known is not None:
+            return known
 
         def run(task_id: int, dispatch_id: str) -> None:
             self.perform(queue, task_id, dispatch_id)
 
         run.__doc__ = f"Run one task of the queue {queue}."
-        return dramatiq.actor(run, actor_name=queue, queue_name=queue, broker=self.broker)
+        declare = dramatiq.actor(actor_name=queue, queue_name=queue, broker=self.broker)
+        return declare(run)
 
     def perform(self, queue: str, task_id: int, dispatch_id: str) -> None:
         """Run one claimed task: the body of an actor."""
@@ -194,7 +198,7 @@ class Outbox:
         return self._enqueuer.enqueue_many(session, kind, payloads, **options)
 
     def start_producer(self) -> None:
-        """Start the dispatcher thread and the pulse. Called by the first `enqueue` if not before."""
+        """Start the dispatcher thread and the pulse; the first `enqueue` does it if nobody has."""
         with self._start_lock:
             if self._producing_pid == os.getpid():
                 return
@@ -213,7 +217,11 @@ class Outbox:
     # -- consuming -------------------------------------------------------------------------
 
     def start_worker(
-        self, queues: Sequence[str] | None = None, *, regions: Sequence[str] = ("",), threads: int = 8
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        regions: Sequence[str] = ("",),
+        threads: int = 8,
     ) -> None:
         """Begin to run tasks of these queues (default: of all kinds with a handler here)."""
         if self._worker is not None:
@@ -234,7 +242,7 @@ class Outbox:
             self.context,
             self.broker,
             answers=self.answers,
-            heartbeat=self._heartbeat,
+            heartbeat=self.heartbeat,
             redis_url=self._redis_url,
             threads=threads,
             make_client=make_client,
@@ -293,6 +301,9 @@ class Outbox:
 
     def compensator(self) -> Compensator:
         """Return the scans that bring back what fell between two steps; see `Compensator.run`."""
+        # Most processes only produce or only consume: they need not load the scans.
+        from shared.outbox.compensator import Compensator
+
         return Compensator(self.context, self._enqueuer)
 
     # -- acting on tasks -------------------------------------------------------------------
@@ -322,9 +333,7 @@ class Outbox:
 
         Raises ConflictError when its state, its dedupe key or its kind does not allow it.
         """
-        state = retry(
-            self.context, task_id, by=by, reason=reason, force=force, tenant_id=tenant_id
-        )
+        state = retry(self.context, task_id, by=by, reason=reason, force=force, tenant_id=tenant_id)
         return str(state)
 
     def supersede(self, session: Session, task_ids: Sequence[int]) -> None:
@@ -350,6 +359,11 @@ class Outbox:
             if self._worker.is_draining:
                 missing.append("draining")
         return OutboxHealth(tuple(faults), tuple(missing))
+
+    @property
+    def engine(self) -> sa.Engine:
+        """Return the engine whose database holds the tasks."""
+        return self.context.db.engine
 
     @property
     def worker(self) -> OutboxWorker | None:
@@ -388,23 +402,21 @@ class _Ports(ExecutionPorts):
 
     def save_checkpoint(self, execution: Execution, data: str, progress: int) -> None:
         """Keep a checkpoint, fenced."""
-        self._outbox._heartbeat.save_checkpoint(execution, data, progress)
+        self._outbox.heartbeat.save_checkpoint(execution, data, progress)
 
     def emit(self, execution: Execution, type: str, data: dict[str, Any]) -> None:  # noqa: A002
         """Record a progress event, fenced."""
-        self._outbox._heartbeat.emit(execution, type, data)
+        self._outbox.heartbeat.emit(execution, type, data)
 
     def complete(
         self, execution: Execution, lock: Sequence[Lock]
     ) -> AbstractContextManager[Completion]:
         """Open the completing transaction."""
-        return self._outbox._completions.open(execution, lock)
+        return self._outbox.completions.open(execution, lock)
 
-    def fenced(
-        self, execution: Execution, lock: Sequence[Lock]
-    ) -> AbstractContextManager[Session]:
+    def fenced(self, execution: Execution, lock: Sequence[Lock]) -> AbstractContextManager[Session]:
         """Open a fenced transaction that does not end the task."""
-        return self._outbox._completions.fenced(execution, lock)
+        return self._outbox.completions.fenced(execution, lock)
 
 
 def make_client(redis_url: str, timeout_seconds: float) -> redis.Redis:

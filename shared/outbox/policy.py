@@ -34,9 +34,7 @@ class RetryPolicy:
         if self.max_attempts < 1:
             raise ValueError("max_attempts counts the first try too: at least 1")
 
-    def wait_seconds(
-        self, attempt: int, *, draw: Callable[[], float] = random.random
-    ) -> float:
+    def wait_seconds(self, attempt: int, *, draw: Callable[[], float] = random.random) -> float:
         """Return the seconds to wait after the answer number `attempt` (1 for the first)."""
         if attempt < 1:
             raise ValueError("attempts are counted from 1")

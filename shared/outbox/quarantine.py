@@ -18,7 +18,9 @@ PATIENCE_SECONDS = 60.0
 class Quarantine:
     """At most one suspect per process."""
 
-    def __init__(self, executions: Executions, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, executions: Executions, *, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self._executions = executions
         self._patience_seconds = patience_seconds
         self._lock = threading.Lock()
@@ -37,7 +39,8 @@ class Quarantine:
             suspect = self._suspect
             if suspect is None:
                 return False
-            is_over = suspect.phase == ENDED or self._executions.find(suspect.task.id) is not suspect
+            is_held = self._executions.find(suspect.task.id) is suspect
+            is_over = suspect.phase == ENDED or not is_held
             has_run = (
                 suspect.phase != CLAIMED
                 and monotonic() - suspect.started_at >= self._patience_seconds

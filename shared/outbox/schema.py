@@ -1,7 +1,7 @@
 """The outbox's tables. Floor 1; Alembic and `Outbox.create_tables()` make them from this metadata.
 
-Times are UTC with microseconds, on the database's clock. Text that names things is ASCII and compares
-byte by byte, so that indexes stay short and two names never fold into one.
+Times are UTC with microseconds, on the database's clock. Text that names things is ASCII and
+compares byte by byte, so that indexes stay short and two names never fold into one.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _log = structlog.get_logger("outbox")
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Executions begun; `waits_seconds` holds each one's lag behind the later of created and due."""
+    """Executions begun; `waits_seconds` has each one's lag behind the later of created and due."""
 
     queue: str
     waits_seconds: tuple[float, ...]
@@ -23,7 +23,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Executions that ended with an answer: completed, retry, snooze, failed, cancelled, given_back.
+    """Executions that ended: completed, retry, snooze, failed, cancelled, given_back.
 
     `final` tells whether the tasks ended with them.
     """

@@ -1,9 +1,9 @@
-"""Running tasks inline in a test: the real rows, claims, fences and answers, but no server and no thread.
+"""Running tasks inline in a test: real rows, claims, fences and answers, no server and no thread.
 
-    outbox = testing.inline_outbox(tmp_path / "tasks.db")
-    with Session(outbox.context.db.engine) as session, session.begin():
-        outbox.enqueue(session, WELCOME, Welcome(user_id=1))
-    assert [ran.outcome for ran in testing.run_pending(outbox)] == ["completed"]
+outbox = testing.inline_outbox(tmp_path / "tasks.db")
+with Session(outbox.context.db.engine) as session, session.begin():
+outbox.enqueue(session, WELCOME, Welcome(user_id=1))
+assert [ran.outcome for ran in testing.run_pending(outbox)] == ["completed"]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_TASKS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One execution: the task, its state after it (`waiting`: a retry or a snooze), its error and result."""
+    """One execution: the task, its state afterwards (`waiting`: it comes back), its error."""
 
     task_id: int
     kind: str
@@ -43,7 +43,10 @@ class Ran:
 def inline_outbox(path: Path, *, settings: OutboxSettings | None = None) -> Outbox:
     """Return an outbox on a SQLite file whose tasks wait for `run_pending`."""
     outbox = Outbox(
-        sa.create_engine(f"sqlite:///{path}"), "redis://127.0.0.1:1/0", settings=settings, inline=True
+        sa.create_engine(f"sqlite:///{path}"),
+        "redis://127.0.0.1:1/0",
+        settings=settings,
+        inline=True,
     )
     outbox.create_tables()
     return outbox
@@ -73,9 +76,7 @@ def run_pending(outbox: Outbox, *, include_delayed: bool = False) -> list[Ran]:
         queue_name, task_id, dispatch_id = found
         claimer = Claimer(context, outbox.broker.ports, queue_name)
         try:
-            claimer.claim(
-                [decode(encode(queue_name, task_id, dispatch_id))], threading.Event()
-            )
+            claimer.claim([decode(encode(queue_name, task_id, dispatch_id))], threading.Event())
         finally:
             claimer.close()
         performer.perform(queue_name.partition(".")[0], task_id, dispatch_id)

@@ -83,7 +83,7 @@ class Fullness:
     def __init__(self, context: OutboxContext, place: Place) -> None:
         self._context = context
         self._place = place
-        self._unlisted = 0
+        self._unlisted = self._listed = 0
         self._counted_at = float("-inf")
         self._cost_seconds = 0.0
         # Rows that left the window stay in the index while somebody's old snapshot may read them:
@@ -93,8 +93,9 @@ class Fullness:
     def read(self, listed: int, line: Line | None = None) -> int:
         """Return the fullness where the list holds `listed` messages now."""
         age = monotonic() - self._counted_at
-        # An empty list may be a flushed one: what the rows say is what counts then.
-        if (listed == 0 or age >= COUNT_SECONDS) and age >= COUNT_SHARE * self._cost_seconds:
+        # A list that has become empty may have been lost: what the rows say is what counts then.
+        has_emptied, self._listed = listed == 0 < self._listed, listed
+        if has_emptied or age >= max(COUNT_SECONDS, COUNT_SHARE * self._cost_seconds):
             self._count(listed, line)
         return listed + self._unlisted
 

@@ -1,7 +1,7 @@
-"""The consuming half of one process: Dramatiq's worker threads and the threads that look after them.
+"""The consuming half of one process: Dramatiq's worker threads and those that look after them.
 
-Started once per process, stopped in order: fetch nothing more, give back what has not started, wait,
-interrupt and give back the rest, complete what is done, let go of the leases last.
+Started once per process, stopped in order: fetch nothing more, give back what has not started,
+wait, interrupt and give back the rest, complete what is done, let go of the leases last.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class OutboxWorker:
 
     def faults(self) -> list[str]:
         """Say why this process is not live; empty when it is. Looks at nothing but itself."""
-        found = []
+        found: list[str] = []
         if self._worker is None:
             return found
         if not self.is_draining:
@@ -162,8 +162,7 @@ class OutboxWorker:
         ok = self._finisher.close(max(0.1, end.remaining(seconds) / 2))
         ok = self._watchdog.close(max(0.1, end.remaining(1.0))) and ok
         ok = self._heartbeat.close(max(0.1, end.remaining(1.0))) and ok
-        ok = self._waker.join(max(0.1, end.remaining(BLOCK_SECONDS + 1.0))) and ok
-        return ok
+        return self._waker.join(max(0.1, end.remaining(BLOCK_SECONDS + 1.0))) and ok
 
     def _ask_to_stop(self) -> None:
         running = [item for item in self._context.executions.snapshot() if item.phase == RUNNING]

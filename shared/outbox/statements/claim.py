@@ -6,7 +6,8 @@ from __future__ import annotations
 SELECT = (
     "SELECT id, state, dispatch_id, owner, fence, queue, region, kind, tenant_id, payload, "
     "checkpoint, progress, attempt, max_attempts, recoveries, crashes, parent_id, trace_parent, "
-    "created_at, {wait_micros} FROM tasks {by_primary} WHERE id IN (%(ids)s) ORDER BY id {for_update}"
+    "created_at, {wait_micros} FROM tasks {by_primary} WHERE id IN (%(ids)s) ORDER BY id "
+    "{for_update}"
 )
 TAKE = (
     "UPDATE tasks {by_primary} SET state = 'running', owner = {p}, fence = fence + 1, "

@@ -1,4 +1,4 @@
-"""Statements of `shared.outbox.testing`, which plays filler, dispatcher and worker in one thread."""
+"""Statements of `shared.outbox.testing`: filler, dispatcher and worker in one thread."""
 
 from __future__ import annotations
 
