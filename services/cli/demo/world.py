@@ -71,7 +71,8 @@ class World:
             path.stat().st_size
             for name in ("first", "second")
             for path in self.channel_root(name).rglob("*")
-            if path.is_file()
+            # The marker by which a channel knows its own folder is not content.
+            if path.is_file() and path.name != ".channel"
         )
 
     def process_of(self, owner: str) -> str | None:
