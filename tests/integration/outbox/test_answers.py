@@ -184,7 +184,7 @@ def test_shutdown_gives_back_without_an_attempt_and_keeps_the_checkpoint(bench: 
     assert _waits(bench, task_id) <= 0
     assert row["due_at"] >= order_at
     assert bench.attempts(task_id) == []
-    assert bench.event_types(task_id) == ["given_back"]
+    assert bench.event_types(task_id) == ["pending", "given_back"]
     assert bench.run(task_id).task.checkpoint == {"part": 3}
 
 
@@ -296,7 +296,7 @@ def test_group_gives_back_what_no_thread_has_started(bench: Bench, other: Bench)
     states = [bench.columns(task_id)["state"] for task_id in ids]
     assert states == ["pending", "cancelled", "pending", "running", "pending"]
     assert [bench.columns(task_id)["attempt"] for task_id in ids] == [0, 1, 0, 0, 0]
-    assert bench.event_types(ids[0]) == ["given_back"]
+    assert bench.event_types(ids[0]) == ["pending", "given_back"]
     assert bench.context.executions.snapshot() == [started]
     assert bench.context.executions.start(ids[0], claimed[0].dispatch_id, 1) is None
     assert [item.outcome for item in claimed] == ["given_back", "cancelled", "given_back"]
@@ -365,3 +365,12 @@ def test_answer_that_cannot_be_written_is_left_to_the_scan_at_the_lease_end(
     assert bench.read(task_id).state is State.RUNNING
     assert len(bench.context.executions) == 0
     assert bench.seen(LeaseLossSeen) == [LeaseLossSeen(1)]
+
+
+def test_mistake_in_the_question_of_a_snooze_does_not_hold_the_task(bench: Bench) -> None:
+    def ready(session: object) -> bool:
+        raise LookupError("a mistake")
+
+    task_id = bench.put(_kind(bench))
+    bench.answers.settle(bench.run(task_id), Snooze(30, "waits", ready=ready))
+    assert bench.columns(task_id)["state"] == "scheduled"

@@ -50,7 +50,7 @@ def test_failed_task_gets_a_new_life(bench: Bench, things: Things, kind: Kind[To
     (audited,) = bench.audit(task_id)
     assert (audited["action"], audited["actor"], audited["reason"]) == ("retry", "ann", "fixed")
     assert (audited["state_before"], audited["state_after"]) == ("failed", "pending")
-    assert bench.event_types(task_id) == ["failed", "manual_retry"]
+    assert bench.event_types(task_id) == ["pending", "failed", "manual_retry"]
     # Its end was kept when it failed, and is not kept twice.
     assert [item["outcome"] for item in bench.attempts(task_id)] == ["failed"]
     execution = bench.run(task_id)
@@ -132,7 +132,7 @@ def test_kind_may_refuse(bench: Bench, things: Things, kind: Kind[Touch]) -> Non
     with pytest.raises(ConflictError, match="newer"):
         retry(bench.context, task_id, by="ann")
     assert bench.columns(task_id)["state"] == "failed"
-    assert bench.event_types(task_id) == ["failed"]
+    assert bench.event_types(task_id) == ["pending", "failed"]
 
 
 def test_unknown_kind_and_unknown_task_are_refused(
@@ -167,7 +167,7 @@ def test_scheduled_task_is_made_due_by_hand(bench: Bench, kind: Kind[Touch]) -> 
     assert row["state"] == "pending"
     assert row["due_at"] <= bench.read(task_id).now
     assert [item["action"] for item in bench.audit(task_id)] == ["dispatch_now"]
-    assert bench.event_types(task_id) == ["pending"]
+    assert bench.event_types(task_id) == ["scheduled", "pending"]
     with pytest.raises(ConflictError):
         dispatch_now(bench.context, task_id, by="ann")
 

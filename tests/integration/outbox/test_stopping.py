@@ -9,6 +9,7 @@ import pytest
 
 from shared.core.clock import Deadline, monotonic
 from shared.core.errors import CancelRequested, LeaseLost, ShuttingDown, TimeLimitExceeded
+from shared.outbox.cancel import cancel
 from shared.outbox.execution import CLAIMED, ENDED, RUNNING, SETTLING, Execution
 from shared.outbox.finisher import Finisher
 from shared.outbox.kinds import Kind
@@ -296,3 +297,36 @@ def test_tail_after_the_completion_has_a_time_limit_too(shop: Shop) -> None:
     assert isinstance(execution.stop_error, TimeLimitExceeded)
     assert shop.bench.columns(execution.task.id)["state"] == "completed"
     assert shop.bench.seen(LeaseLossSeen) == []
+
+
+def test_handler_that_exits_gets_an_answer_all_the_same(shop: Shop) -> None:
+    def handler(execution: Execution) -> None:
+        raise SystemExit(3)
+
+    execution = shop.start(SLOW, handler)
+    shop.thread.join_answer()
+    row = shop.bench.columns(execution.task.id)
+    assert (row["state"], row["error_code"], row["attempt"]) == ("scheduled", "exception", 1)
+    assert len(shop.bench.context.executions) == 0
+
+
+def test_task_cancelled_while_it_waited_for_a_thread_never_starts(shop: Shop) -> None:
+    started: list[int] = []
+    shop.handlers[SLOW.name] = lambda execution: started.append(execution.task.id)
+    execution = shop.bench.run(shop.bench.put(SLOW), phase=CLAIMED)
+    cancel(shop.bench.context, shop.bench.enqueuer, execution.task.id, by="ann")
+    shop.bench.heartbeat.look()
+    shop.performer.perform("mail", execution.task.id, execution.dispatch_id)
+    assert started == []
+    assert shop.bench.columns(execution.task.id)["state"] == "cancelled"
+
+
+def test_finisher_drops_only_the_unwritable_result(shop: Shop) -> None:
+    executions = []
+    for answer in ({"x": object()}, {"x": float("nan")}, {"x": 1}):
+        executions.append(shop.start(SLOW, lambda _, answer=answer: answer))
+        shop.thread.join_answer()
+    eventually(lambda: all(execution.phase == ENDED for execution in executions))
+    rows = [shop.bench.columns(execution.task.id) for execution in executions]
+    assert [row["state"] for row in rows] == ["completed"] * 3
+    assert [row["result"] for row in rows] == [None, None, {"x": 1}]
