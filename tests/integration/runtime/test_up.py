@@ -1,0 +1,54 @@
+"""`blox up` in a terminal's place: banner, prefixed lines, Ctrl-C twice."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+from services.cli.supervisor import python_environment
+from tests.servers.process import Process
+from tests.support.eventually import eventually
+
+RUN = "import sys; from pathlib import Path; from services.cli.up import run_up; "
+
+
+def test_it_says_how_to_reach_it_and_stops_on_ctrl_c(tmp_path: Path) -> None:
+    code = RUN + f"sys.exit(run_up(Path({str(tmp_path / 'data')!r})))"
+    log = tmp_path / "terminal"
+    up = Process("up", [sys.executable, "-c", code], log=log, env=python_environment({}))
+    with up:
+        eventually(lambda: "Ctrl-C stops it" in log.read_text(), timeout=60.0)
+        text = log.read_text()
+        assert re.search(r"API +http://127\.0\.0\.1:\d+/v1\n", text)
+        assert re.search(r"OpenAPI +http://127\.0\.0\.1:\d+/docs\n", text)
+        assert re.search(r"admin key +blox_\S{40,}", text)
+        assert re.search(r"^upload-2 +\| .*service_ready", text, re.MULTILINE)
+        # As the terminal does it: to the whole group, and an impatient user does it twice.
+        os.killpg(up.pid, signal.SIGINT)
+        eventually(lambda: "Stopping:" in log.read_text(), timeout=10.0)
+        os.killpg(up.pid, signal.SIGINT)
+        eventually(lambda: not up.is_running(), timeout=40.0)
+    assert up.returncode == 0
+    lines = log.read_text().splitlines()
+
+    def last(pattern: str) -> int:
+        return max(i for i, line in enumerate(lines) if re.search(pattern, line))
+
+    api = last(r"^api +\| .*service_stopped")
+    assert api < last(r"^upload-1 +\| .*service_stopping") < last(r"^redis +\| .*bye bye")
+    assert "starting it again" not in log.read_text(), "the signal reached only the parent"
+
+
+def test_bad_settings_are_a_sentence_and_not_a_traceback(tmp_path: Path) -> None:
+    code = RUN + f"sys.exit(run_up(Path({str(tmp_path / 'data')!r})))"
+    log = tmp_path / "terminal"
+    environment = python_environment({"BLOX_WORKER__THREADS": "none"})
+    up = Process("up", [sys.executable, "-c", code], log=log, env=environment)
+    up.start()
+    eventually(lambda: not up.is_running(), timeout=40.0)
+    assert up.returncode == 1
+    assert "BLOX_WORKER__THREADS" in log.read_text()
+    assert "Traceback" not in log.read_text()
