@@ -133,9 +133,9 @@ class S3Channel:
             extra["Range"] = f"bytes={start}-{last}"
         with self._call("get", key, deadline):
             answer = self._client.get_object(**where, **extra)
+            have = int(answer["ContentLength"])
         stream = answer["Body"]
         try:
-            have = int(answer["ContentLength"])
             wanted = have if length is None else length
             if extra and answer.get("ContentRange", "").partition("-")[0] != f"bytes {start}":
                 raise ChannelUnavailable("the range was ignored", channel=self.name, key=key)
@@ -172,6 +172,9 @@ class S3Channel:
                     raise
                 self._client.head_bucket(Bucket=self.settings.bucket)
                 return None
+            return self._found(key, answer)
+
+    def _found(self, key: str, answer: Any) -> Found:
         etag = _plain(answer.get("ETag"))
         encrypted = answer.get("ServerSideEncryption") or answer.get("SSECustomerAlgorithm")
         is_md5 = len(etag) == _MD5_HEX_DIGITS and not encrypted and self.settings.checksum == "md5"
@@ -217,12 +220,8 @@ class S3Channel:
         while True:
             with self._call("list", prefix, deadline):
                 page = self._client.list_objects_v2(**asked)
-            for item in page.get("Contents", ()):
-                key = item["Key"].removeprefix(own)
-                if key > after or key.encode() > after.encode():
-                    yield Entry(
-                        key=key, size=int(item["Size"]), modified_at=_naive(item["LastModified"])
-                    )
+                entries = [self._entry(item) for item in page.get("Contents", ())]
+            yield from (entry for entry in entries if entry.key.encode() > after.encode())
             if not page.get("IsTruncated"):
                 return
             token = page.get("NextContinuationToken")
@@ -230,6 +229,13 @@ class S3Channel:
                 # Going on would end early or never; an incomplete listing must not look complete.
                 raise ChannelUnavailable("a listing without an end", channel=self.name)
             asked["ContinuationToken"] = token
+
+    def _entry(self, item: Any) -> Entry:
+        return Entry(
+            key=item["Key"].removeprefix(self.settings.prefix),
+            size=int(item["Size"]),
+            modified_at=_naive(item["LastModified"]),
+        )
 
     def copy(self, source: str, key: str, *, deadline: Deadline) -> Stored:
         """See Channel.copy. Above 5 GB by parts; the bytes stay with the provider."""

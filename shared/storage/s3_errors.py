@@ -7,7 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import urllib3.exceptions
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    ReadTimeoutError,
+)
 
 from shared.core.errors import BloxError
 from shared.storage.errors import (
@@ -53,6 +58,12 @@ _BY_STATUS: dict[int, type[ChannelError]] = {
     429: ChannelThrottled,
     507: ChannelFull,
 }
+_TIMEOUTS = (
+    TimeoutError,
+    urllib3.exceptions.TimeoutError,
+    ConnectTimeoutError,
+    ReadTimeoutError,
+)
 #: Seconds that a Retry-After may ask for.
 _LONGEST_PATIENCE_SECONDS = 300.0
 
@@ -67,6 +78,12 @@ def mapped(transport: Transport, *, channel: str, action: str, key: str) -> Iter
         raise
     except ClientError as error:
         raise from_answer(error, **facts) from error
+    except KeyError as error:
+        raise ChannelUnavailable(
+            f"channel {channel}: the answer to {action} lacks {error}",
+            code="strange_answer",
+            **facts,
+        ) from error
     except (BotoCoreError, urllib3.exceptions.HTTPError, OSError) as error:
         message = f"channel {channel}: {type(error).__name__} in {action}"
         if not _is_timeout(error):
@@ -112,7 +129,7 @@ def _is_timeout(error: BaseException) -> bool:
     """Tell whether a time limit is behind the error, at whatever depth urllib3 wrapped it."""
     seen: BaseException | None = error
     for _ in range(5):
-        if isinstance(seen, TimeoutError | urllib3.exceptions.TimeoutError):
+        if isinstance(seen, _TIMEOUTS):
             # A refused connection is derived from a timed-out one there.
             return not isinstance(seen, urllib3.exceptions.NewConnectionError)
         if seen is None:

@@ -54,7 +54,7 @@ class S3Multipart:
             answer = self._client.create_multipart_upload(
                 **self._where(key), Metadata=metadata, **extra
             )
-        return answer["UploadId"]
+            return answer["UploadId"]
 
     @contextmanager
     def _of_upload(self, action: str, key: str, deadline: Deadline) -> Iterator[None]:
@@ -88,7 +88,7 @@ class S3Multipart:
                 ),
                 **extra,
             )
-        etag = answer["ETag"].strip('"')
+            etag = answer["ETag"].strip('"')
         if md5 is not None and len(etag) == 2 * len(md5) and etag != md5.hex():
             raise DamagedOnTheWay(
                 "the provider stored other bytes", channel=self._name, key=key, number=number
@@ -97,10 +97,12 @@ class S3Multipart:
 
     def list_parts(self, key: str, upload_id: str, *, deadline: Deadline) -> Iterator[Part]:
         """Yield the parts that the provider has."""
-        for item in self._parts(key, upload_id, deadline):
-            yield Part(number=item["PartNumber"], etag=item["ETag"].strip('"'), size=item["Size"])
+        for page in self._part_pages(key, upload_id, deadline):
+            with self._of_upload("list_parts", key, deadline):
+                parts = [_part(item) for item in page]
+            yield from parts
 
-    def _parts(self, key: str, upload_id: str, deadline: Deadline) -> Iterator[Any]:
+    def _part_pages(self, key: str, upload_id: str, deadline: Deadline) -> Iterator[Any]:
         asked: dict[str, Any] = {
             **self._where(key),
             "UploadId": upload_id,
@@ -109,7 +111,7 @@ class S3Multipart:
         while True:
             with self._of_upload("list_parts", key, deadline):
                 page = self._client.list_parts(**asked)
-            yield from page.get("Parts", ())
+            yield page.get("Parts", ())
             if not page.get("IsTruncated"):
                 return
             marker = page.get("NextPartNumberMarker")
@@ -126,8 +128,8 @@ class S3Multipart:
             for part in sorted(parts, key=lambda part: part.number)
         ]
         if self._settings.checksum == "sha256":
-            listed = self._parts(key, upload_id, deadline)
-            sums = {item["PartNumber"]: item.get("ChecksumSHA256") for item in listed}
+            pages = self._part_pages(key, upload_id, deadline)
+            sums = {item.get("PartNumber"): item.get("ChecksumSHA256") for p in pages for item in p}
             for item in named:
                 if checksum := sums.get(item["PartNumber"]):
                     item["ChecksumSHA256"] = checksum
@@ -157,18 +159,21 @@ class S3Multipart:
         while True:
             with self._call("list_uploads", own, deadline):
                 page = self._client.list_multipart_uploads(**asked)
-            for item in page.get("Uploads", ()):
-                yield OpenUpload(
-                    key=item["Key"].removeprefix(own),
-                    upload_id=item["UploadId"],
-                    started_at=item["Initiated"].astimezone(dt.UTC).replace(tzinfo=None),
-                )
+                uploads = [self._upload(item) for item in page.get("Uploads", ())]
+            yield from uploads
             if not page.get("IsTruncated"):
                 return
             markers = (page.get("NextKeyMarker"), page.get("NextUploadIdMarker"))
             if not markers[0] or markers == (asked.get("KeyMarker"), asked.get("UploadIdMarker")):
                 raise ChannelUnavailable("a listing without an end", channel=self._name)
             asked["KeyMarker"], asked["UploadIdMarker"] = markers
+
+    def _upload(self, item: Any) -> OpenUpload:
+        return OpenUpload(
+            key=item["Key"].removeprefix(self._settings.prefix),
+            upload_id=item["UploadId"],
+            started_at=item["Initiated"].astimezone(dt.UTC).replace(tzinfo=None),
+        )
 
     def copy_in_parts(
         self, source: str, key: str, *, size: int, metadata: dict[str, str], deadline: Deadline
@@ -188,7 +193,7 @@ class S3Multipart:
                         CopySource=self._where(source),  # type: ignore[arg-type]
                         CopySourceRange=f"bytes={start}-{end - 1}",
                     )
-                etag = answer["CopyPartResult"].get("ETag", "").strip('"')
+                    etag = answer["CopyPartResult"]["ETag"].strip('"')
                 parts.append(Part(number=number, etag=etag, size=end - start))
         except BaseException:
             self.abort(key, upload_id, deadline=Deadline(self._settings.read_timeout_seconds))
@@ -197,3 +202,7 @@ class S3Multipart:
 
     def _where(self, key: str) -> dict[str, Any]:
         return {"Bucket": self._settings.bucket, "Key": self._settings.prefix + key}
+
+
+def _part(item: Any) -> Part:
+    return Part(number=item["PartNumber"], etag=item["ETag"].strip('"'), size=item["Size"])
