@@ -1,1 +1,1 @@
-"""Alembic: the steps that bring a database up. Imported by nobody; `python -m shared.migrations`."""
+"""Alembic: the steps that bring a database up; `python -m shared.migrations`. Nobody imports it."""

@@ -147,8 +147,8 @@ def upgrade() -> None:
         **_MYSQL,
     )
     op.create_index("ix_locations_blob", "locations", ["blob_id", "state"])
-    op.create_index("ix_locations_state", "locations", ["state", "id"])
     op.create_index("ix_locations_probe", "locations", ["state", "probed_at", "tombstone_at"])
+    op.create_index("ix_locations_state", "locations", ["state", "id"])
     op.create_index("uq_locations_key", "locations", ["channel", "physical_key"], unique=True)
     op.create_table(
         "buckets",

@@ -235,7 +235,8 @@ def test_channel_catalogue_asks_rarely(world: World, tmp_path: Path) -> None:
 def test_channel_catalogue_outlives_an_outage_of_the_database(world: World, tmp_path: Path) -> None:
     clock = Clock()
     put_one(world, ChannelInput(name="a", kind="file", settings={"root": str(tmp_path)}))
-    book = ChannelCatalogue(world.engine, world.secrets, clock=clock)
+    events: list[str] = []
+    book = ChannelCatalogue(world.engine, world.secrets, clock=clock, on_event=events.append)
     never_loaded = ChannelCatalogue(world.engine, world.secrets, clock=clock)
     opened = book.open("a")
     broken: list[bool] = [True]
@@ -248,6 +249,7 @@ def test_channel_catalogue_outlives_an_outage_of_the_database(world: World, tmp_
     for _ in range(9):
         clock.now += 30
         assert book.open("a") is opened
+    assert events == ["load"] + ["stale"] * 9
     clock.now += 40
     with pytest.raises(UnavailableError):
         book.open("a")
