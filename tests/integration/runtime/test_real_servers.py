@@ -43,7 +43,10 @@ def test_addresses_and_channels_in_the_settings_replace_what_is_embedded(
                 stack.api_url + path,
                 data=data,
                 method=method,
-                headers={"Authorization": f"Bearer {stack.admin_key}"},
+                headers={
+                    "Authorization": f"Bearer {stack.admin_key}",
+                    "Content-Type": "application/json",
+                },
             )
             with urllib.request.urlopen(request, timeout=30.0) as answer:
                 found: bytes = answer.read()
@@ -55,8 +58,8 @@ def test_addresses_and_channels_in_the_settings_replace_what_is_embedded(
         call("PUT", "/v1/buckets/first", b'{"channels": ["main"]}')
         put = json.loads(call("PUT", "/v1/buckets/first/objects/file.bin", body))
         done = eventually(
-            lambda: (t := task(put["task_id"]))["task"]["state"] == "completed" and t, timeout=20.0
+            lambda: (t := task(put["task_id"]))["state"] == "completed" and t, timeout=20.0
         )
-        assert done["task"]["result"]["channel"] == "main"
+        assert done["result"]["channel"] == "main"
         got = call("GET", "/v1/buckets/first/objects/file.bin")
         assert hashlib.sha256(got).digest() == hashlib.sha256(body).digest()
