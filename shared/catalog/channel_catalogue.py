@@ -70,6 +70,8 @@ class ChannelCatalogue:
         self._loaded: _Loaded | None = None
         self._revision_at = -1e9
         self._failed_at = -1e9
+        #: The newest revision that the database has told.
+        self._seen = -1
 
     def find(self, name: str) -> tuple[OpenChannel, bool] | None:
         """Return a channel and whether it may take new bytes; None when there is none.
@@ -136,12 +138,11 @@ class ChannelCatalogue:
         except _FAILURES as error:
             self._on_event("failure")
             self._failed_at = self._clock()
-            if loaded is None or revision != loaded.revision:
-                raise UnavailableError("the channels cannot be read", error=str(error)) from error
             return self._stale("the channels cannot be read", error)
         self._on_event("load")
         self._loaded = _Loaded(revision, channels, self._clock())
         self._revision_at = self._loaded.at
+        self._seen = revision
         return channels
 
     def _ask_revision(self, loaded: _Loaded | None) -> int:
@@ -152,13 +153,16 @@ class ChannelCatalogue:
                 revision = read_revision(session)
         except _FAILURES:
             # The local one is kept, and asked again after as long as ever.
-            revision = loaded.revision
+            revision = self._seen
+        self._seen = revision
         self._revision_at = self._clock()
         return revision
 
     def _stale(self, reason: str, error: Exception | None) -> Mapping[str, StoredChannel]:
         loaded = self._loaded
-        if loaded is None or self._clock() - loaded.at > STALE_SECONDS:
+        # A copy that is known to be outdated is not used: the change may have taken a channel away.
+        is_usable = loaded is not None and loaded.revision == self._seen
+        if loaded is None or not is_usable or self._clock() - loaded.at > STALE_SECONDS:
             raise UnavailableError(reason) from error
         self._on_event("stale")
         return loaded.channels
