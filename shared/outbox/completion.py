@@ -108,11 +108,11 @@ class Completions:
             execution.completed = True
             execution.lease_ends = math.inf
             execution.outcome = "completed"
-        seconds = monotonic() - execution.started_at
-        task = execution.task
-        self._context.signals.emit(
-            Ended(task.queue, task.kind, "completed", final=True, seconds=(seconds,))
-        )
+            seconds = monotonic() - execution.started_at
+            task = execution.task
+            self._context.signals.emit(
+                Ended(task.queue, task.kind, "completed", final=True, seconds=(seconds,))
+            )
 
     @contextmanager
     def fenced(self, execution: Execution, lock: Sequence[Lock] = ()) -> Iterator[Session]:

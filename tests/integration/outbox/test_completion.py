@@ -304,6 +304,39 @@ def test_older_tasks_superseded_inside_a_completion_are_locked_first(bench: Benc
     assert bench.columns(older)["error_code"] == "superseded"
 
 
+@pytest.mark.databases("mariadb")
+@pytest.mark.parametrize("act", ["complete", "checkpoint", "emit", "settle"])
+def test_lease_that_ends_during_a_lock_wait_is_lost(bench: Bench, act: str) -> None:
+    """The clock is read when the row is held, not when the statement began to wait for it."""
+    task_id = bench.put(MAIL)
+    execution = bench.run(task_id, lease_seconds=1.0)
+    execution.lease_ends = math.inf
+
+    def write() -> str:
+        try:
+            if act == "complete":
+                with execution.complete():
+                    pass
+            elif act == "checkpoint":
+                execution.checkpoint({}, 1)
+            elif act == "emit":
+                execution.emit("progress", {})
+            else:
+                bench.answers.settle(execution, PermanentError("bad"))
+        except LeaseLost:
+            return "lost"
+        return execution.outcome or "written"
+
+    with bench.locked(task_id):
+        thread = Thread(write)
+        bench.await_lock_wait()
+        eventually(lambda: not bench.read(task_id).is_leased)
+    assert thread.join_answer() == "lost"
+    row = bench.columns(task_id)
+    assert (row["state"], row["checkpoint"]) == ("running", None)
+    assert bench.event_types(task_id) == ["pending"]
+
+
 class _Cut:
     """A bench behind a proxy that can lose the answer to a COMMIT."""
 
