@@ -6,9 +6,13 @@ import json
 import sys
 from pathlib import Path
 
+import structlog
+
 from tests.integration.api.stack import running_stack
 
 if __name__ == "__main__":
+    # Standard output carries one line for the parent, who reads no further.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     url, redis_url, namespace, root = sys.argv[1:5]
     with running_stack(url, redis_url, namespace, Path(root)) as stack:
         print(json.dumps({"url": f"{stack.address.url}/v1", "secret": stack.secret()}), flush=True)

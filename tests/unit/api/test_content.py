@@ -1,0 +1,103 @@
+"""Reading over several places, on real directories with faults."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from services.api.content import ContentMissing, ContentReader, Door, Place
+from shared.core.clock import Deadline
+from shared.core.errors import UnavailableError
+from shared.storage.body import Body
+from shared.storage.channel import Found
+from shared.storage.errors import ChannelUnavailable
+from shared.storage.faulty import FaultyChannel
+from shared.storage.file import FileChannel
+
+CONTENT = bytes(range(256)) * 12_000
+KEY = "ab/content"
+
+
+class Breaking:
+    """A channel that fails after so many bytes of each read."""
+
+    def __init__(self, inner: FileChannel, after_bytes: int) -> None:
+        self._inner, self._after_bytes = inner, after_bytes
+
+    @contextmanager
+    def get(
+        self, key: str, *, start: int = 0, length: int | None = None, deadline: Deadline
+    ) -> Iterator[Iterator[bytes]]:
+        with self._inner.get(key, start=start, length=length, deadline=deadline) as chunks:
+            yield self._break(chunks)
+
+    def _break(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        left = self._after_bytes
+        for chunk in chunks:
+            if len(chunk) >= left:
+                yield chunk[:left]
+                raise ChannelUnavailable("cut")
+            left -= len(chunk)
+            yield chunk
+
+    def head(self, key: str, *, deadline: Deadline) -> Found | None:
+        return self._inner.head(key, deadline=deadline)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> FileChannel:
+    channel = FileChannel(tmp_path / "disk", name="disk", create=True)
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    channel.put(KEY, Body(CONTENT), sha256=sha256, deadline=Deadline(10))
+    return channel
+
+
+def read_all(reader: ContentReader) -> bytes:
+    content = b"".join(iter(reader.read, b""))
+    reader.close()
+    return content
+
+
+def at(channel: object, key: str = KEY) -> Place:
+    return Place(lambda: Door(channel), key)  # type: ignore[arg-type]
+
+
+def test_range_is_read_from_the_first_place(disk: FileChannel) -> None:
+    reader = ContentReader([at(disk)], start=1000, length=2_000_000)
+    assert read_all(reader) == CONTENT[1000:2_001_000]
+    assert reader.is_done
+
+
+def test_place_that_fails_at_once_is_passed_over(disk: FileChannel) -> None:
+    broken = FaultyChannel(disk)
+    broken.fail_always(ChannelUnavailable("down"))
+
+    def no_channel() -> Door:
+        raise UnavailableError("there is no such channel")
+
+    places = [at(broken), Place(no_channel, KEY), at(disk, "ab/other"), at(disk)]
+    assert read_all(ContentReader(places, start=0, length=len(CONTENT))) == CONTENT
+
+
+def test_place_that_fails_on_the_way_is_replaced_at_the_same_byte(disk: FileChannel) -> None:
+    places = [at(Breaking(disk, 1_500_001)), at(Breaking(disk, 1)), at(disk)]
+    assert read_all(ContentReader(places, start=7, length=3_000_000)) == CONTENT[7:3_000_007]
+
+
+def test_no_place_left_is_said(disk: FileChannel) -> None:
+    reader = ContentReader([at(Breaking(disk, 10)), at(disk, "ab/other")], start=0, length=100)
+    assert reader.read() == CONTENT[:10]
+    with pytest.raises(ContentMissing):
+        reader.read()
+    with pytest.raises(ContentMissing):
+        ContentReader([], start=0, length=1).read()
+
+
+def test_nothing_to_read_opens_nothing() -> None:
+    reader = ContentReader([], start=0, length=0)
+    assert reader.is_done
+    assert reader.read() == b""
