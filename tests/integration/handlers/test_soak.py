@@ -18,12 +18,13 @@ from shared.core.errors import BloxError
 from shared.outbox.schema import tasks
 from tests.integration.handlers.test_crashes import check_all
 from tests.integration.handlers.test_sweeps import sweeper
+from tests.support.eventually import eventually
 from tests.support.handlers import PART_BYTES, Stand
 from tests.support.outbox import Thread
 
 CONTENTS = [b"one", b"two", b"x" * (PART_BYTES * 2 + 5)]
-KEYS = ["a", "b", "c"]
-OPERATIONS = 60
+KEYS = ["a"]
+OPERATIONS = 80
 WORKERS = 3
 
 
@@ -50,13 +51,33 @@ class Client:
         """Put and delete."""
         for _ in range(OPERATIONS):
             key = f"{self._name}-{self._random.choice(KEYS)}"
+            self._read(key)
             if self._random.random() < 0.3:
                 self._stand.remove(self._bucket, key)
                 self.last[key] = None
             else:
                 content = self._random.choice(CONTENTS)
-                self._stand.put(self._bucket, key, content)
+                put = self._stand.put(self._bucket, key, content)
                 self.last[key] = content
+                if self._random.random() < 0.7:
+                    # Most are stored before the next write, so that contents come and go.
+                    self._wait_until_stored(put.version_id)
+                if self._random.random() < 0.3:
+                    # And a deletion that should not be has the time to happen.
+                    eventually(lambda: not self._stand.waiting("delete"), 30)
+
+    def _read(self, key: str) -> None:
+        """Look at what a GET finds now; nobody else writes this key."""
+        content = self.last.get(key)
+        if content is None:
+            return
+        served = self._stand.object(self._bucket, key).served_version_id
+        assert served is not None
+        if self._stand.version(served).state == "stored":
+            assert self._stand.stored_bytes(served) == content
+
+    def _wait_until_stored(self, version_id: int) -> None:
+        eventually(lambda: self._stand.version(version_id).state == "stored", 30)
 
 
 def work(stand: Stand, done: threading.Event, rest: Callable[[], bool]) -> None:
