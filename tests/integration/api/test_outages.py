@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from services.api.storing import Order, store
+from services.api.uploads import Declared
+from shared.catalog.conditions import UNCONDITIONAL
+from shared.catalog.puts import PutAnswer
+from shared.core.errors import UnavailableError
 from tests.integration.api.stack import BUCKET, Stack, running_stack
 from tests.servers.mariadb import MariaDB
 from tests.servers.redis import RedisServer
@@ -103,3 +112,50 @@ def test_bytes_that_are_gone_from_staging_are_said(stack: Stack) -> None:
         answer: httpx.Response = client.get(f"{PATH}/a")
         assert (answer.status_code, answer.json()["code"]) == (503, "content_unavailable")
         assert client.head(f"{PATH}/a").status_code == 200
+
+
+@contextlib.contextmanager
+def losing_commit(stack: Stack, *, carried_out: bool) -> Iterator[None]:
+    """Let the answer to this thread's next COMMIT be lost, after it was carried out or before."""
+    dialect = stack.engine.dialect
+    commit, owner, armed = dialect.do_commit, threading.get_ident(), [True]
+
+    def lose(connection: Any) -> None:
+        if threading.get_ident() != owner or not armed:
+            commit(connection)
+            return
+        armed.clear()
+        (commit if carried_out else dialect.do_rollback)(connection)
+        raise dialect.loaded_dbapi.OperationalError(2013, "Lost connection to server")
+
+    dialect.do_commit = lose  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        dialect.do_commit = commit  # type: ignore[method-assign]
+    assert not armed
+
+
+def put_directly(stack: Stack) -> PutAnswer:
+    deps = stack.deps
+    writer = deps.staging.writer(declared_size=5)
+    writer.write(b"hello")
+    order = Order(bucket_id=1, key="k", declared=Declared(), conditions=UNCONDITIONAL)
+    return store(deps.database, deps.catalogue, deps.staging, writer.finish(), order)
+
+
+def test_commit_whose_answer_was_lost_is_looked_up(stack: Stack) -> None:
+    with losing_commit(stack, carried_out=True):
+        answer = put_directly(stack)
+    assert answer.state == "pending"
+    with stack.client() as client:
+        assert client.get(f"{PATH}/k").content == b"hello"
+
+
+def test_commit_that_may_be_lost_is_refused_and_its_bytes_are_left_to_the_cleanup(
+    stack: Stack,
+) -> None:
+    with losing_commit(stack, carried_out=False), pytest.raises(UnavailableError):
+        put_directly(stack)
+    assert stack.count("versions") == 0
+    assert len(stack.staged_files()) == 1
