@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.cli.output import Output, ending
 from shared.core.clock import Deadline, monotonic
@@ -65,6 +65,11 @@ class ManagedProcess:
             self._is_wanted = True
             if self.pid is None:
                 self._spawn()
+
+    def set_environment(self, environment: Mapping[str, str]) -> None:
+        """Use another environment from the next start on."""
+        with self._lock:
+            self.spec = replace(self.spec, environment=environment)
 
     def look(self) -> None:
         """Notice a child that died, and start it again when its back-off is over."""

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ from services.cli.output import FileOutput, Output
 from services.cli.processes import ManagedProcess, ProcessSpec, ProcessTable
 from shared.core.clock import Deadline
 from shared.core.errors import BloxError, NotFoundError, UnavailableError
+from shared.runtime.problems import problems
 from shared.runtime.settings import Settings, child_environment, load_settings
 
 #: Processes of each service in an ordinary stack.
@@ -47,7 +48,8 @@ class EmbeddedStack:
 
     `variables` are `BLOX_*` for all processes; with `BLOX_DATABASE_URL` or `BLOX_REDIS_URL` among
     them no private server is made. `per_process` adds variables for single ones by their name. With
-    one process a service's name is the process's, with more it is `upload-1`, `upload-2`.
+    one process a service's name is the process's, with more it is `upload-1`, `upload-2`. A start
+    is given up when `is_aborted` says so.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class EmbeddedStack:
         output: Output | None = None,
         is_for_people: bool = False,
         restarts_hung: bool = True,
+        is_aborted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.layout = Layout(directory)
         self._given = dict(variables or {})
@@ -68,6 +71,7 @@ class EmbeddedStack:
         self._output = output
         self._is_for_people = is_for_people
         self._restarts_hung = restarts_hung
+        self._is_aborted = is_aborted
         self._table: ProcessTable | None = None
         self._watch: LivenessWatch | None = None
         self._ports: dict[str, int] = {}
@@ -143,6 +147,12 @@ class EmbeddedStack:
             process.signal(signal.SIGKILL)
             process.wait(5.0)
 
+    def set_variables(self, name: str, variables: Mapping[str, str]) -> None:
+        """Give one process other variables, beside the common ones, from its next start on."""
+        process = self._process(name)
+        self._per_process[name] = dict(variables)
+        process.set_environment(self._environment(name))
+
     def start_process(self, name: str) -> None:
         """Start a process that was stopped."""
         self._process(name).start()
@@ -177,6 +187,8 @@ class EmbeddedStack:
         deadline = Deadline(timeout_seconds)
         for name in names or tuple(self._ports):
             while not is_ready(self.health_url(name)):
+                if self._is_aborted():
+                    raise StackError("asked to stop before everything was ready")
                 if deadline.expired():
                     raise StackError(
                         f"{name} is not ready after {timeout_seconds:g} s\n{self._last_lines(name)}"
@@ -201,6 +213,7 @@ class EmbeddedStack:
             self.layout, self._given, redis_url=redis_url, is_for_people=self._is_for_people
         )
         self.settings = load_settings(self.variables)
+        problems(self.settings).refuse()
         self._migrate(deadline.remaining(120.0))
         self.admin = prepare_catalogue(self.settings, key_file=self.layout.admin_key)
         self._api_port = self._choose_api_port()
@@ -232,19 +245,22 @@ class EmbeddedStack:
 
     def _spec(self, name: str, service: str, order: int) -> ProcessSpec:
         self._ports[name] = free_port()
-        variables = {
-            **self.variables,
-            "BLOX_HEALTH__HOST": "127.0.0.1",
-            "BLOX_HEALTH__PORT": str(self._ports[name]),
-            **self._per_process.get(name, {}),
-        }
-        if service == "api":
-            variables["BLOX_API__PORT"] = str(self._api_port)
         return ProcessSpec(
             name=name,
             argv=[sys.executable, "-m", f"services.{service}"],
-            environment=python_environment(variables),
+            environment=self._environment(name),
             stop_order=order,
+        )
+
+    def _environment(self, name: str) -> dict[str, str]:
+        return python_environment(
+            {
+                **self.variables,
+                "BLOX_API__PORT": str(self._api_port),
+                "BLOX_HEALTH__HOST": "127.0.0.1",
+                "BLOX_HEALTH__PORT": str(self._ports[name]),
+                **self._per_process.get(name, {}),
+            }
         )
 
     def _migrate(self, seconds: float) -> None:

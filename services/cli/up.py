@@ -43,7 +43,11 @@ def run_up(directory: Path = DEFAULT_DIRECTORY, *, stream: TextIO | None = None)
 
     old = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     stack = EmbeddedStack(
-        directory, variables=own_variables(), output=TerminalOutput(stream), is_for_people=True
+        directory,
+        variables=own_variables(),
+        output=TerminalOutput(stream),
+        is_for_people=True,
+        is_aborted=lambda: stop.wait(0.0),
     )
     try:
         stack.start()
@@ -61,7 +65,7 @@ def run_up(directory: Path = DEFAULT_DIRECTORY, *, stream: TextIO | None = None)
         killed = stack.stop()
     except BloxError as error:
         sys.stderr.write(f"{error}\n")
-        return 1
+        return 0 if stop.event.is_set() else 1
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

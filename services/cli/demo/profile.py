@@ -53,7 +53,8 @@ def shortages(directory: Path) -> list[str]:
     free_disk = shutil.disk_usage(directory).free
     if free_disk < DISK_BYTES:
         found.append(
-            f"{directory} has {free_disk / 1e9:.1f} GB free, the demo needs {DISK_BYTES / 1e9:.1f} GB"
+            f"{directory} has {free_disk / 1e9:.1f} GB free, "
+            f"the demo needs {DISK_BYTES / 1e9:.1f} GB"
         )
     free_memory = psutil.virtual_memory().available
     if free_memory < MEMORY_BYTES:

@@ -22,6 +22,7 @@ _SCENES: tuple[Callable[[World], None], ...] = (
     scenes_faults.kill_the_worker,
     scenes_faults.break_the_channel,
     scenes_basic.cancel,
+    scenes_faults.check_everything,
     scenes_basic.delete_everything,
 )
 

@@ -1,4 +1,4 @@
-"""Scenes in which nothing breaks: put and get, same content again, overwrite, review, cancel, delete."""
+"""Scenes in which nothing breaks: put, get, same content, overwrite, review, cancel, delete."""
 
 from __future__ import annotations
 

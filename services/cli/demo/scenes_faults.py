@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -9,6 +12,7 @@ from services.cli.demo.client import sha256_of
 from services.cli.demo.profile import LEASE_SECONDS, MIB, PART_BYTES
 from services.cli.demo.watch import follow, parts_done, until
 from services.cli.demo.world import BUCKET, World
+from services.cli.supervisor import python_environment
 
 LARGE_BYTES = 256 * MIB
 #: Parts that are on the channel before the worker is killed.
@@ -51,6 +55,30 @@ def kill_the_worker(world: World) -> None:
             since=start,
         )
         world.stack.start_process(name)
+
+
+def check_everything(world: World) -> None:
+    """Run `blox check --deep` on what all this has left."""
+    with world.screen.scene("After all that: every invariant, every stored byte"):
+        start = time.monotonic()
+        command = [sys.executable, "-m", "services.cli", "check", "--deep", "--output", "json"]
+        done = subprocess.run(
+            command,
+            env=python_environment(world.stack.variables),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60.0,
+        )
+        breaches = json.loads(done.stdout) if done.stdout else []
+        for breach in breaches:
+            world.screen.say(f"{breach['invariant']}: {breach['subject']}: {breach['detail']}")
+        world.screen.judge(
+            "blox check --deep",
+            holds=done.returncode == 0,
+            result="clean" if done.returncode == 0 else done.stderr.strip() or "broken",
+            since=start,
+        )
 
 
 def break_the_channel(world: World) -> None:

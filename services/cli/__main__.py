@@ -1,0 +1,16 @@
+"""The `blox` command: `python -m services.cli`."""
+
+from __future__ import annotations
+
+import sys
+
+from services.cli.app import run
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The commands of `blox`, one file per subject."""
