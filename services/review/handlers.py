@@ -19,16 +19,8 @@ from shared.catalog.context import Catalogue
 from shared.catalog.hooks import FAIL_MODE
 from shared.catalog.payloads import CheckReview
 from shared.catalog.review_policy import Decision
-from shared.catalog.reviewing import (
-    BY_REVIEWERS,
-    BY_VERDICT,
-    Case,
-    ReviewCommit,
-    Ruling,
-    Step,
-    read_case,
-    record_steps,
-)
+from shared.catalog.reviewing import Case, ReviewCommit, Step, read_case, record_steps
+from shared.catalog.rulings import BY_REVIEWERS, BY_VERDICT, Ruling
 from shared.core.errors import PermanentError
 from shared.core.failpoints import failpoint
 from shared.outbox import Execution

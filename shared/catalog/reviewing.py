@@ -23,20 +23,13 @@ from shared.catalog.models import (
     Version,
     VersionState,
     utc_clock,
-    utc_now,
 )
 from shared.catalog.payloads import CheckReview
 from shared.catalog.review_policy import Decision, ReviewPolicy
+from shared.catalog.rulings import BY_DEADLINE, REASON_CHARACTERS, Ruling, lock_review, write_ruling
 from shared.catalog.verdicts import find_verdict
-from shared.catalog.versions import is_newest_served, promote, reject
+from shared.catalog.versions import is_newest_served
 from shared.core.errors import ConflictError, NotFoundError, SupersededError
-
-#: Who decided, where no person did.
-BY_REVIEWERS = "reviewer"
-BY_VERDICT = "verdict"
-BY_DEADLINE = "deadline"
-#: Characters of a reason that the rows keep.
-REASON_CHARACTERS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +59,6 @@ class Case:
     steps: Mapping[str, Step]
     verdict: Decision | None
     verdict_reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ruling:
-    """A decision as it is written. Only what says something of the content is reusable."""
-
-    decision: Decision
-    by: str
-    reason: str = ""
-    is_reusable: bool = False
 
 
 def read_case(session: Session, payload: CheckReview) -> Case | None:
@@ -158,12 +141,14 @@ class ReviewCommit:
         if self._locked is None:
             raise AssertionError("apply comes after lock")
         version = self._locked.the_version()
-        review = _lock_review(session, self._case.review_id)
+        review = lock_review(session, self._case.review_id)
         if version.state != VersionState.REVIEWING or review.state != ReviewState.OPEN:
             raise SupersededError(
                 "the version is not in review any more", version_id=version.id, state=version.state
             )
-        _write(session, self._catalogue, self._locked, review, ruling, trace_parent=trace_parent)
+        write_ruling(
+            session, self._catalogue, self._locked, review, ruling, trace_parent=trace_parent
+        )
 
 
 def decide(
@@ -215,7 +200,7 @@ def _decide_waiting(
     if found is None or (tenant_id is not None and found.tenant_id != tenant_id):
         raise NotFoundError("there is no such review", code="review_not_found")
     locked = lock_version(session, found.version_id)
-    review = _lock_review(session, review_id)
+    review = lock_review(session, review_id)
     version = locked.the_version()
     is_due = review.deadline_at is not None and review.deadline_at <= locked.now
     if (
@@ -231,91 +216,8 @@ def _decide_waiting(
         )
     if ruling.decision is Decision.PASS and not is_newest_served(locked, version):
         raise ConflictError("a newer version has won", code="superseded", review_id=review_id)
-    _write(session, catalogue, locked, review, ruling, trace_parent=None)
+    write_ruling(session, catalogue, locked, review, ruling, trace_parent=None)
     return review
-
-
-def _write(
-    session: Session,
-    catalogue: Catalogue,
-    locked: LockedKey,
-    review: Review,
-    ruling: Ruling,
-    *,
-    trace_parent: str | None,
-) -> None:
-    policy = ReviewPolicy.model_validate(review.policy)
-    review.reason = ruling.reason[:REASON_CHARACTERS]
-    if ruling.decision is Decision.HUMAN:
-        review.state = ReviewState.DOUBTFUL
-        review.deadline_at = utc_now(policy.human_seconds)
-        session.flush()
-        return
-    is_pass = ruling.decision is Decision.PASS
-    review.state = ReviewState.PASSED if is_pass else ReviewState.REJECTED
-    review.decided_by = ruling.by
-    review.decided_at = locked.now
-    review.deadline_at = None
-    session.flush()
-    if ruling.is_reusable:
-        _keep_verdict(session, locked.the_version(), review, policy)
-    if is_pass:
-        promote(session, catalogue, locked, trace_parent=trace_parent)
-        return
-    reject(
-        session,
-        catalogue,
-        locked,
-        code="rejected",
-        quarantine_seconds=policy.quarantine_seconds,
-        # What only a failure or the end of a wait decided may be looked at again.
-        is_final=ruling.is_reusable or ruling.by == BY_VERDICT,
-    )
-
-
-def _keep_verdict(session: Session, version: Version, review: Review, policy: ReviewPolicy) -> None:
-    """Let the decision count for the same content under the same rules; the latest one counts."""
-    outcome = StepOutcome.PASS if review.state == ReviewState.PASSED else StepOutcome.REJECT
-    for is_last_try in (False, True):
-        row = find_verdict(
-            session,
-            tenant_id=version.tenant_id,
-            sha256=version.sha256,
-            policy=policy,
-            content_type=version.content_type,
-        )
-        if row is not None:
-            row.outcome, row.reason, row.review_id = outcome, review.reason, review.id
-            session.flush()
-            return
-        try:
-            with session.begin_nested():
-                session.add(
-                    Verdict(
-                        tenant_id=version.tenant_id,
-                        sha256=version.sha256,
-                        policy_version=policy.version,
-                        declared_type=policy.declared_key(version.content_type),
-                        outcome=outcome,
-                        reason=review.reason,
-                        review_id=review.id,
-                        created_at=utc_clock(),
-                    )
-                )
-            return
-        except sa.exc.IntegrityError:
-            # Another review of the same content was decided just now.
-            if is_last_try:
-                raise
-
-
-def _lock_review(session: Session, review_id: int) -> Review:
-    return session.scalars(
-        sa.select(Review)
-        .where(Review.id == review_id)
-        .with_for_update()
-        .execution_options(populate_existing=True)
-    ).one()
 
 
 def _decision_of(verdict: Verdict) -> Decision:
