@@ -51,6 +51,8 @@ def build_engine(
         pool_pre_ping=not settings.is_sqlite,
         pool_use_lifo=True,
         connect_args=arguments,
+        # What rows hold must not reach the log with an error.
+        hide_parameters=True,
     )
     prepare(engine)
     return engine

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+import sqlalchemy as sa
+
 from shared.outbox.dialect import IDLE_TRANSACTION_SECONDS, STATEMENT_SECONDS
 from shared.runtime.settings import ChannelSettings, Settings, SettingsError
 
@@ -15,6 +17,7 @@ from shared.runtime.settings import ChannelSettings, Settings, SettingsError
 #: scans, health.
 EXTRA_CONNECTIONS = 8
 _FERNET_KEY_BYTES = 32
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _HOURS_OF_RETRIES = 24 * 3600.0
 
 
@@ -42,6 +45,10 @@ def _address_errors(settings: Settings) -> Iterator[str]:
     scheme = settings.database_url.partition(":")[0]
     if scheme.partition("+")[0] not in {"sqlite", "mysql", "mariadb"}:
         yield f"BLOX_DATABASE_URL is {scheme}://…: it must be sqlite or mysql+pymysql."
+    try:
+        sa.make_url(settings.database_url)
+    except sa.exc.ArgumentError:
+        yield "BLOX_DATABASE_URL is not an address."
     if settings.is_sqlite and settings.database_url.partition("///")[2] in {"", ":memory:"}:
         yield "BLOX_DATABASE_URL names no file: several processes share the database."
     if urlsplit(settings.redis_url).scheme not in {"redis", "rediss", "unix"}:
@@ -90,6 +97,8 @@ def _pair_errors(settings: Settings) -> Iterator[str]:
                 "BLOX_STAGING__SHARED is not true: on Kubernetes the API and the upload worker run "
                 "in different pods, so BLOX_STAGING__PATH must be a volume that all of them mount."
             )
+        if settings.health.host in _LOOPBACK:
+            yield "BLOX_HEALTH__HOST is a loopback address, where Kubernetes reaches no probe."
     if settings.database.read_timeout_seconds <= STATEMENT_SECONDS:
         yield (
             f"BLOX_DATABASE__READ_TIMEOUT_SECONDS must be above the {STATEMENT_SECONDS} s that one "

@@ -5,9 +5,9 @@ It is the first thing that a composition root makes, and the last that ends.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import sys
 import threading
 from types import FrameType
 
@@ -21,6 +21,8 @@ from shared.runtime.metrics import Metrics, product_version
 from shared.runtime.problems import problems
 from shared.runtime.settings import Settings, SettingsError
 from shared.runtime.shutdown import StopRequest
+
+_STANDARD_INPUT = 0
 
 _log = structlog.get_logger("process")
 
@@ -82,6 +84,7 @@ class Process:
 
     def _watch_parent(self) -> None:
         # Nothing is ever written there: the read ends when the other end is closed.
-        while os.read(sys.stdin.fileno(), 64):
-            pass
+        with contextlib.suppress(OSError):
+            while os.read(_STANDARD_INPUT, 64):
+                pass
         self.stop.request("the parent process is gone")

@@ -56,7 +56,12 @@ def run_service(
     except BloxError as error:
         sys.stderr.write(f"{service} cannot start:\n{error}\n")
         return REFUSED
-    parts = assemble(settings, process.metrics, threads=threads(settings))
+    try:
+        parts = assemble(settings, process.metrics, threads=threads(settings))
+    except Exception:
+        _log.exception("service_failed")
+        process.close()
+        return UNCLEAN
     probes = _probes(process, parts, needs_redis=needs_redis)
     running = Running()
     try:

@@ -65,6 +65,7 @@ def migrate(variables: Mapping[str, str]) -> None:
     subprocess.run(command, env=python_environment(variables), check=True, capture_output=True)
 
 
+@pytest.mark.databases("mariadb")
 @pytest.mark.parametrize("name", ["upload", "review", "delete", "scheduler", "api"])
 def test_a_service_boots_is_ready_and_ends_in_order(
     name: str, variables: dict[str, str], tmp_path: Path

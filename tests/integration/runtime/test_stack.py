@@ -107,6 +107,15 @@ def test_without_redis_workers_are_not_ready_api_and_scheduler_are_and_all_live(
     stack.wait_ready(30.0)
 
 
+def test_a_process_can_be_given_other_variables_for_its_next_start(stack: EmbeddedStack) -> None:
+    stack.stop_process("delete")
+    stack.set_variables("delete", {"BLOX_WORKER__THREADS": "7"})
+    stack.start_process("delete")
+    stack.wait_ready(30.0, "delete")
+    assert "blox_worker_threads 7.0" in read(stack.health_url("delete"), "/metrics")[1]
+    stack.set_variables("delete", {})
+
+
 def test_a_second_stack_is_kept_out_of_the_same_directory(stack: EmbeddedStack) -> None:
     with pytest.raises(ConflictError, match="another stack runs"):
         EmbeddedStack(stack.layout.root).start()

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
+from shared.core.clock import utc_now
 from shared.outbox.db import Database
 from shared.outbox.schema import tasks
 from shared.runtime.database import build_engine
 from shared.runtime.settings import Settings
 from shared.runtime.statistics import count_tasks
-
-NOW = dt.datetime.now(dt.UTC).replace(tzinfo=None)
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def add(
     attempt: int = 0,
     due_seconds_ago: float = 0.0,
 ) -> None:
-    due = NOW - dt.timedelta(seconds=due_seconds_ago)
+    due = utc_now() - dt.timedelta(seconds=due_seconds_ago)
     row = {
         "queue": queue, "region": region, "kind": f"{queue}.x", "state": state,
         "attempt": attempt, "due_at": due, "order_at": due, "created_at": due,

@@ -8,6 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
+
 from services.cli.supervisor import python_environment
 from tests.servers.process import Process
 from tests.support.eventually import eventually
@@ -40,6 +42,20 @@ def test_it_says_how_to_reach_it_and_stops_on_ctrl_c(tmp_path: Path) -> None:
     api = last(r"^api +\| .*service_stopped")
     assert api < last(r"^upload-1 +\| .*service_stopping") < last(r"^redis +\| .*bye bye")
     assert "starting it again" not in log.read_text(), "the signal reached only the parent"
+
+
+def test_ctrl_c_while_it_starts_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
+    code = RUN + f"sys.exit(run_up(Path({str(tmp_path / 'data')!r})))"
+    log = tmp_path / "terminal"
+    up = Process("up", [sys.executable, "-c", code], log=log, env=python_environment({}))
+    with up:
+        eventually(lambda: "api " in log.read_text(), timeout=60.0)
+        os.killpg(up.pid, signal.SIGINT)
+        children = psutil.Process(up.pid).children(recursive=True)
+        eventually(lambda: not up.is_running(), timeout=40.0)
+    assert up.returncode == 0
+    assert len(children) >= 2
+    assert not any(child.is_running() for child in children)
 
 
 def test_bad_settings_are_a_sentence_and_not_a_traceback(tmp_path: Path) -> None:

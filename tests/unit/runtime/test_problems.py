@@ -43,6 +43,8 @@ def test_the_defaults_with_a_key_have_no_fault() -> None:
         (good(secret_key="short"), "BLOX_SECRET_KEY is not 32 bytes"),
         (good(database_url="postgresql://db/blox"), "BLOX_DATABASE_URL"),
         (good(database_url="sqlite:///:memory:"), "names no file"),
+        (good(database_url="sqlite"), "BLOX_DATABASE_URL is not an address"),
+        (good(deployment="kubernetes", database_url=SERVER), "BLOX_HEALTH__HOST"),
         (good(redis_url="amqp://mq"), "BLOX_REDIS_URL"),
         (good(deployment="kubernetes"), "SQLite is a file of one machine"),
         (good(deployment="kubernetes", database_url=SERVER), "BLOX_STAGING__SHARED"),
@@ -96,6 +98,6 @@ def test_a_pod_with_shared_staging_and_a_server_is_fine() -> None:
         deployment="kubernetes",
         database_url=SERVER,
         staging=StagingSettings(path=Path("staging"), shared=True),
-        health=HealthSettings(port=9101),
+        health=HealthSettings(host="0.0.0.0", port=9101),
     )
     assert problems(settings).errors == ()
