@@ -1,8 +1,11 @@
-"""The steps make exactly the tables of the models, on every database, also when many start at once."""
+"""The steps make exactly the tables of the models, on every database, also when many start."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from shared.catalog.models import Base
+from shared.catalog.secret_box import SecretBox
 from shared.migrations.run import current, downgrade, head, upgrade
 from shared.outbox.dialect import prepare
 from shared.outbox.schema import metadata
@@ -153,3 +157,32 @@ def test_upgrade_leaves_no_lifted_limits_in_the_pool(engine: sa.Engine) -> None:
     with engine.connect() as connection:
         limit = connection.scalar(sa.text("SELECT @@max_statement_time"))
         assert float(limit) == 30.0
+
+
+@pytest.mark.databases("sqlite")
+def test_one_command_brings_the_schema_up_or_says_why_not(
+    engine: sa.Engine, tmp_path: Path
+) -> None:
+    def migrate(url: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "shared.migrations"],
+            cwd=Path(__file__).resolve().parents[3],
+            env={
+                "PATH": os.environ["PATH"],
+                "BLOX_DATABASE_URL": url,
+                "BLOX_SECRET_KEY": SecretBox.generate_key(),
+                "BLOX_STAGING__PATH": str(tmp_path / "staging"),
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    done = migrate(str(engine.url))
+    assert (done.returncode, done.stdout) == (0, f"the schema is at {EXPECTED_HEAD}\n"), done.stderr
+    assert schema_fault(engine) is None
+    refused = migrate("mysql+pymysql://nobody@127.0.0.1:1/none")
+    assert refused.returncode == 1
+    assert "could not be brought up" in refused.stderr
+    assert "Traceback" not in refused.stderr
