@@ -21,6 +21,7 @@ from shared.catalog.invariants.rows import row_breaches
 from shared.catalog.models import utc_clock
 from shared.outbox.invariants import Breach, task_breaches
 from shared.runtime.assembly import Parts
+from shared.runtime.settings import Settings
 
 #: Seconds between two looks: what is seen once only was on its way.
 _SETTLE_SECONDS = 1.0
@@ -50,11 +51,14 @@ def check(
         late = late_seconds
         if late is None:
             late = 2 * outbox.scan_seconds + max(outbox.lease_seconds, outbox.recovery_max_seconds)
-        age = parts.settings.sweeps.min_age_seconds if min_age_seconds is None else min_age_seconds
-        breaches = list(_look(parts, late, age, deep=deep))
+        age, staging_age = _ages(parts.settings, min_age_seconds)
+        breaches = list(_look(parts, late, (age, staging_age), deep=deep))
         if breaches:
             threading.Event().wait(_SETTLE_SECONDS)
-            again = {(item.invariant, item.subject) for item in _look(parts, late, age, deep=deep)}
+            again = {
+                (item.invariant, item.subject)
+                for item in _look(parts, late, (age, staging_age), deep=deep)
+            }
             breaches = [item for item in breaches if (item.invariant, item.subject) in again]
     show_rows(
         [asdict(item) for item in breaches],
@@ -65,7 +69,16 @@ def check(
     return 1 if breaches else 0
 
 
-def _look(parts: Parts, late: float, age: float, *, deep: bool) -> Iterator[Breach]:
+def _ages(settings: Settings, wanted: float | None) -> tuple[float, float]:
+    """Return from which age on keys on channels, and files in staging, must be named."""
+    if wanted is not None:
+        return wanted, wanted
+    # The clean-up takes what two of its passes agree on.
+    clean_up = settings.staging.max_age_seconds + 3 * settings.scheduler.cleanup_seconds
+    return settings.sweeps.min_age_seconds, clean_up
+
+
+def _look(parts: Parts, late: float, ages: tuple[float, float], *, deep: bool) -> Iterator[Breach]:
     engine = parts.engine.execution_options(read_only=True)
     with Session(engine) as session:
         now = _now(session)
@@ -73,7 +86,7 @@ def _look(parts: Parts, late: float, age: float, *, deep: bool) -> Iterator[Brea
         yield from row_breaches(session, now=now, late_seconds=late)
         names = tuple(record.name for record in list_channels(session) if record.is_enabled)
         session.rollback()
-        stores = Stores(parts.channels, parts.staging, names, age, deep)
+        stores = Stores(parts.channels, parts.staging, names, *ages, is_deep=deep)
         yield from byte_breaches(session, stores)
 
 

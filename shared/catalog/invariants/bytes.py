@@ -27,12 +27,17 @@ _CALL_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Where bytes lie. Files and keys younger than `min_age_seconds` may be on their way."""
+    """Where bytes lie.
+
+    Keys younger than `min_age_seconds` may be on their way; files in staging that nothing names
+    wait `staging_age_seconds` for their clean-up.
+    """
 
     channels: ChannelCatalogue
     staging: Staging
     names: tuple[str, ...]
     min_age_seconds: float
+    staging_age_seconds: float
     is_deep: bool = False
 
 
@@ -135,7 +140,7 @@ def _unnamed_uploads(session: Session, channel: Channel, stores: Stores) -> Iter
 
 def _staging(session: Session, stores: Stores) -> Iterator[Breach]:
     old = stores.staging.old(
-        minimum_age_seconds=stores.min_age_seconds, deadline=Deadline(_CALL_SECONDS)
+        minimum_age_seconds=stores.staging_age_seconds, deadline=Deadline(_CALL_SECONDS)
     )
     for page in _pages(entry.key for entry in old):
         known = named(session, page)
