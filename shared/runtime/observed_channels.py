@@ -176,6 +176,13 @@ class ObservedChannel:
         with self._meter.call(self.name, "list_uploads"):
             yield from self._inner.list_uploads(deadline=deadline)
 
+    def sweep_partial(self, *, minimum_age_seconds: float, deadline: Deadline) -> int:
+        """See Channel.sweep_partial."""
+        with self._meter.call(self.name, "sweep_partial"):
+            return self._inner.sweep_partial(
+                minimum_age_seconds=minimum_age_seconds, deadline=deadline
+            )
+
     def probe(self, *, deadline: Deadline) -> None:
         """See Channel.probe."""
         with self._meter.call(self.name, "probe"):
