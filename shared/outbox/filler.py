@@ -83,7 +83,8 @@ class Filler:
     def run(self, stop: threading.Event) -> None:
         """Fill until `stop` is set. Survives every outage; gives its leases back at the end."""
         client = _blocking_client(self._context.redis, self._patience + 3.0)
-        is_rung, is_full_round = True, False
+        # The first look needs no bell.
+        is_rung, is_full_round = True, True
         began = float("-inf")
         while not stop.is_set():
             try:

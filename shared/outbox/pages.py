@@ -60,9 +60,9 @@ class _Draft:
 
     ring: Ring
     found: list[Sequence[Any]] = field(default_factory=list)
-    #: The last row taken of each lane, None where there was none.
-    ends: dict[int, tuple[LaneMemory, Any]] = field(default_factory=dict)
-    emptied: list[LaneMemory] = field(default_factory=list)
+    #: For each lane that was taken from: the last `order_at`, and the ids taken of that moment.
+    ends: dict[int, tuple[LaneMemory, Any, set[int]]] = field(default_factory=dict)
+    emptied: dict[int, LaneMemory] = field(default_factory=dict)
 
 
 class Pages:
@@ -82,9 +82,9 @@ class Pages:
         )
         dialect = self._context.db.dialect
         backlog.ring = draft.ring
-        for lane, last in draft.ends.values():
+        for lane, last, _ in draft.ends.values():
             lane.claimed(moment(dialect, last))
-        for lane in draft.emptied:
+        for lane in draft.emptied.values():
             lane.has_rows = False
         if not draft.found:
             return None
@@ -157,19 +157,22 @@ class Pages:
         claim = dialect.sql(statements.CLAIM)
         count = 0
         for lane in backlog.lanes_of(tenant_id):
-            if lane in draft.emptied:
+            if id(lane) in draft.emptied:
                 continue
             asked = wanted - count
-            _, last = draft.ends.get(id(lane), (lane, None))
-            bound = dialect.from_time(lane.bound) if last is None else last
-            cursor.execute(claim, (*backlog.place, tenant_id, lane.priority, bound, asked))
-            rows = cursor.fetchall()
+            _, last, taken = draft.ends.get(id(lane), (lane, dialect.from_time(lane.bound), set()))
+            # What this page has taken already is not updated yet, so it is read once more.
+            limit = asked + len(taken)
+            cursor.execute(claim, (*backlog.place, tenant_id, lane.priority, last, limit))
+            rows = [row for row in cursor.fetchall() if row[0] not in taken]
             draft.found.extend(rows)
             count += len(rows)
             if rows:
-                draft.ends[id(lane)] = (lane, rows[-1][2])
+                reached = rows[-1][2]
+                same = {row[0] for row in rows if row[2] == reached}
+                draft.ends[id(lane)] = (lane, reached, same | taken if reached == last else same)
             if len(rows) < asked:
-                draft.emptied.append(lane)
+                draft.emptied[id(lane)] = lane
             else:
                 break
         return count
