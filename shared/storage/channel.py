@@ -129,8 +129,8 @@ class Channel(Protocol):
     ) -> AbstractContextManager[Iterator[bytes]]:
         """Read `length` bytes from `start` on (None: to the end), in chunks of at most 1 MiB.
 
-        Raises ObjectMissing on entry, and an error rather than ever giving fewer bytes than asked
-        for.
+        Raises ObjectMissing on entry, and an error with the code ``short_read`` rather than ever
+        giving fewer bytes than asked for.
         """
         ...
 
@@ -197,4 +197,11 @@ class Channel(Protocol):
 
     def probe(self, *, deadline: Deadline) -> None:
         """Raise a ChannelError if the channel cannot be used now."""
+        ...
+
+    def sweep_partial(self, *, minimum_age_seconds: float, deadline: Deadline) -> int:
+        """Remove what killed writers left outside of all keys and uploads; returns how many.
+
+        Only what nobody has touched for that long: choose far more than a living writer may pause.
+        """
         ...

@@ -177,3 +177,8 @@ class FaultyChannel:
         """See Channel.probe."""
         self._meet("probe")
         self.inner.probe(deadline=deadline)
+
+    def sweep_partial(self, *, minimum_age_seconds: float, deadline: Deadline) -> int:
+        """See Channel.sweep_partial."""
+        self._meet("sweep_partial")
+        return self.inner.sweep_partial(minimum_age_seconds=minimum_age_seconds, deadline=deadline)

@@ -20,6 +20,7 @@ from shared.storage.channel import Capabilities, Entry, Found, OpenUpload, Part,
 from shared.storage.errors import ChannelUnavailable, KeyTaken, ObjectMissing, SourceError
 from shared.storage.file_listing import moment, walk
 from shared.storage.file_root import OBJECTS, TEMPORARY, FileRoot
+from shared.storage.file_sweep import sweep_temporary
 from shared.storage.file_uploads import FileUploads
 from shared.storage.keys import check_key
 from shared.storage.limits import in_time
@@ -85,6 +86,8 @@ class FileChannel:
         try:
             with self.root.mapped("get", key):
                 size = os.fstat(file).st_size
+            if length is None and start > size:
+                raise self._short(key, start - size)
             wanted = max(0, size - start) if length is None else length
             yield self._read(file, key, start, wanted, deadline)
         finally:
@@ -120,16 +123,19 @@ class FileChannel:
             with self.root.mapped("get", key):
                 chunk = os.pread(file, min(wanted, CHUNK_BYTES), start)
             if not chunk:
-                raise ChannelUnavailable(
-                    "the object is shorter than asked for",
-                    code="short_read",
-                    channel=self.name,
-                    key=key,
-                    missing_bytes=wanted,
-                )
+                raise self._short(key, wanted)
             start += len(chunk)
             wanted -= len(chunk)
             yield chunk
+
+    def _short(self, key: str, missing_bytes: int) -> ChannelUnavailable:
+        return ChannelUnavailable(
+            "the object is shorter than asked for",
+            code="short_read",
+            channel=self.name,
+            key=key,
+            missing_bytes=missing_bytes,
+        )
 
     def head(self, key: str, *, deadline: Deadline) -> Found | None:
         """See Channel.head."""
@@ -254,6 +260,11 @@ class FileChannel:
         with self.root.mapped("probe"), self.root.area(TEMPORARY) as area:
             if os.fstatvfs(area).f_flag & os.ST_RDONLY:
                 raise OSError(errno.EROFS, "the file system is read-only")
+
+    def sweep_partial(self, *, minimum_age_seconds: float, deadline: Deadline) -> int:
+        """See Channel.sweep_partial."""
+        self._in_time(deadline, "sweep_partial", "")
+        return sweep_temporary(self.root, minimum_age_seconds=minimum_age_seconds)
 
     def space(self) -> tuple[int, int]:
         """Return (free, total) bytes of the file system, as far as this user may fill it."""

@@ -130,6 +130,13 @@ class GuardedChannel:
         with self._watch():
             self._inner.probe(deadline=deadline)
 
+    def sweep_partial(self, *, minimum_age_seconds: float, deadline: Deadline) -> int:
+        """See Channel.sweep_partial."""
+        with self._watch():
+            return self._inner.sweep_partial(
+                minimum_age_seconds=minimum_age_seconds, deadline=deadline
+            )
+
     def _each(self, items: Iterator[T]) -> Iterator[T]:
         while True:
             with self._watch():

@@ -131,9 +131,15 @@ class S3Channel:
         if start or length is not None:
             last = "" if length is None else str(start + length - 1)
             extra["Range"] = f"bytes={start}-{last}"
-        with self._call("get", key, deadline):
-            answer = self._client.get_object(**where, **extra)
-            have = int(answer["ContentLength"])
+        try:
+            with self._call("get", key, deadline):
+                answer = self._client.get_object(**where, **extra)
+                have = int(answer["ContentLength"])
+        except ChannelRefused as error:
+            if error.facts["status"] != 416:
+                raise
+            yield self._past_the_end(key, start, length, deadline)
+            return
         stream = answer["Body"]
         try:
             wanted = have if length is None else length
@@ -143,18 +149,30 @@ class S3Channel:
         finally:
             stream.close()
 
+    def _past_the_end(
+        self, key: str, start: int, length: int | None, deadline: Deadline
+    ) -> Iterator[bytes]:
+        """Nothing, if the rest was asked for from just behind the last byte; else an error."""
+        found = self.head(key, deadline=deadline)
+        if length is None and found is not None and found.size == start:
+            return iter(())
+        raise self._short(key, length or 0)
+
+    def _short(self, key: str, missing_bytes: int) -> ChannelUnavailable:
+        return ChannelUnavailable(
+            "the object is shorter than asked for",
+            code="short_read",
+            channel=self.name,
+            key=key,
+            missing_bytes=missing_bytes,
+        )
+
     def _read(self, stream: Any, key: str, wanted: int, deadline: Deadline) -> Iterator[bytes]:
         while wanted > 0:
             with self._call("get", key, deadline):
                 chunk = stream.read(min(wanted, CHUNK_BYTES))
             if not chunk:
-                raise ChannelUnavailable(
-                    "the object is shorter than asked for",
-                    code="short_read",
-                    channel=self.name,
-                    key=key,
-                    missing_bytes=wanted,
-                )
+                raise self._short(key, wanted)
             wanted -= len(chunk)
             yield chunk
 
@@ -294,6 +312,10 @@ class S3Channel:
         """See Channel.probe."""
         with self._call("probe", "", deadline):
             self._client.head_bucket(Bucket=self.settings.bucket)
+
+    def sweep_partial(self, *, minimum_age_seconds: float, deadline: Deadline) -> int:
+        """See Channel.sweep_partial. A put that was cut short leaves nothing on S3."""
+        return 0
 
     def _asked(self, key: str, deadline: Deadline) -> Stored:
         found = self.head(key, deadline=deadline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -62,9 +63,13 @@ def make_client(settings: S3Settings) -> tuple[S3Client, Transport]:
         ca_file=settings.ca_file,
     )
     # Neither profiles nor config files of whoever runs the process may change how a channel works.
-    nothing = (None, None, None, None)
+    empty_file = (None, None, os.devnull, None)
     plain = botocore.session.Session(
-        session_vars={"profile": nothing, "config_file": (None, None, "/dev/null", None)}
+        session_vars={
+            "profile": (None, None, None, None),
+            "config_file": empty_file,
+            "credentials_file": empty_file,
+        }
     )
     plain.register_component("data_loader", _models())
     session = boto3.session.Session(

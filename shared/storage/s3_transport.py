@@ -37,6 +37,7 @@ _READ_BYTES = 1024 * 1024
 class _Now(threading.local):
     """What this thread's call may take."""
 
+    channel: str = ""
     deadline: Deadline | None = None
     given_seconds: float = 0.0
     read_seconds: float = 30.0
@@ -90,7 +91,7 @@ class _TimedRaw:
     def read(self, amt: int | None = None) -> bytes:
         if amt is None:
             return b"".join(self.stream())
-        in_time(self._deadline, channel="s3", action="read")
+        in_time(self._deadline, channel=_now.channel, action="read")
         self._limit_read()
         return self._response.read1(min(amt, _READ_BYTES))
 
@@ -136,6 +137,7 @@ class Transport:
     def until(self, deadline: Deadline, *, channel: str, action: str, key: str) -> Iterator[None]:
         """Send the requests of the body under this deadline; DeadlinePassed if none is left."""
         in_time(deadline, channel=channel, action=action, key=key)
+        _now.channel = channel
         _now.deadline = deadline
         _now.given_seconds = deadline.remaining()
         try:

@@ -14,13 +14,14 @@ from shared.core.clock import Deadline, utc_now
 from shared.storage.channel import Entry, Found
 from shared.storage.errors import ChannelFull, InvalidKey, ObjectMissing
 from shared.storage.file import FileChannel
-from shared.storage.file_sweep import sweep_temporary
 from shared.storage.keys import check_key, fresh_key
 from shared.storage.md5 import Md5Helpers
 from shared.storage.staging_writer import Expected, StagingWriter
 
 _LIVE = "live"
 _TRASH = "trash"
+#: Seconds for one sweep of cut-short bodies.
+_SWEEP_SECONDS = 60.0
 
 
 class Staging:
@@ -66,14 +67,15 @@ class Staging:
         self, key: str, *, start: int = 0, length: int | None = None, deadline: Deadline
     ) -> Iterator[Iterator[bytes]]:
         """Read a file, wherever it lies. See Channel.get."""
-        opening = self.channel.get(key, start=start, length=length, deadline=deadline)
-        try:
-            chunks = opening.__enter__()
-        except ObjectMissing:
-            opening = self.channel.get(
-                _in_trash(key), start=start, length=length, deadline=deadline
-            )
-            chunks = opening.__enter__()
+        for place in self._places(key):
+            opening = self.channel.get(place, start=start, length=length, deadline=deadline)
+            try:
+                chunks = opening.__enter__()
+                break
+            except ObjectMissing:
+                continue
+        else:
+            raise ObjectMissing("no such file", channel=self.channel.name, key=key)
         try:
             yield chunks
         finally:
@@ -81,9 +83,12 @@ class Staging:
 
     def head(self, key: str, *, deadline: Deadline) -> Found | None:
         """Look at a file, wherever it lies. See Channel.head."""
-        return self.channel.head(key, deadline=deadline) or self.channel.head(
-            _in_trash(key), deadline=deadline
-        )
+        found = (self.channel.head(place, deadline=deadline) for place in self._places(key))
+        return next((one for one in found if one is not None), None)
+
+    def _places(self, key: str) -> tuple[str, str, str]:
+        """Return where a file may lie; the first again, for one that is moved back meanwhile."""
+        return key, _in_trash(key), key
 
     def remove(self, key: str, *, deadline: Deadline) -> None:
         """Remove a file for good, wherever it lies. One that is not there is fine."""
@@ -112,7 +117,9 @@ class Staging:
 
     def sweep_partial(self, *, minimum_age_seconds: float) -> int:
         """Remove bodies cut short by a kill and not touched for that long; returns how many."""
-        return sweep_temporary(self.channel.root, minimum_age_seconds=minimum_age_seconds)
+        return self.channel.sweep_partial(
+            minimum_age_seconds=minimum_age_seconds, deadline=Deadline(_SWEEP_SECONDS)
+        )
 
     def free_bytes(self) -> int:
         """Return how much fits."""

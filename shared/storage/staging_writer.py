@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from shared.core.errors import InvalidError, TooLargeError
+from shared.core.failpoints import failpoint
 from shared.storage import tree
 from shared.storage.body import CHUNK_BYTES
 from shared.storage.file import FileChannel
@@ -108,6 +109,7 @@ class StagingWriter:
                 md5 = self._md5.finish(self._written)
                 self._demand("md5", self._expected.md5, md5)
                 os.fsync(self._file)
+            failpoint("storage.staging")
             self._channel.root.publish(self._area, self._name, check_key(self._key))
         return Staged(key=self._key, size=self._written, sha256=sha256, md5=md5)
 

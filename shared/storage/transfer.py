@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 from shared.core.clock import Deadline
+from shared.core.failpoints import failpoint
 from shared.storage.body import Body
 from shared.storage.channel import Found, Part
 from shared.storage.crew import Crew
@@ -169,6 +170,7 @@ class _Transfer:
             if running == 0:
                 break
             part = self._crew.next_done()
+            failpoint("storage.part_sent")
             running -= 1
             assert isinstance(part, Part)
             parts[part.number] = part
@@ -192,6 +194,7 @@ class _Transfer:
 
     def _complete(self, upload_id: str, parts: list[Part]) -> Found:
         self._channel.complete_upload(self._key, upload_id, parts, deadline=self._deadline)
+        failpoint("storage.completed")
         return self._proven()
 
     def _proven(self, md5: str | None = None) -> Found:

@@ -13,6 +13,7 @@ from shared.core.clock import Deadline, utc_now
 from shared.storage.body import CHUNK_BYTES, Body
 from shared.storage.channel import Channel
 from shared.storage.errors import (
+    ChannelUnavailable,
     DeadlinePassed,
     InvalidKey,
     KeyTaken,
@@ -85,9 +86,11 @@ def test_a_range_is_exactly_what_was_asked_for(channel: Channel, deadline: Deadl
 
 def test_a_range_past_the_end_is_an_error(channel: Channel, deadline: Deadline) -> None:
     put(channel, "digits", b"0123456789")
-    with pytest.raises(Exception, match="shorter") as caught:
-        read(channel, "digits", start=8, length=5)
-    assert caught.value.code == "short_read"  # type: ignore[attr-defined]
+    for start, length in [(8, 5), (10, 1), (11, None), (500, 7)]:
+        with pytest.raises(ChannelUnavailable) as caught:
+            read(channel, "digits", start=start, length=length)
+        assert caught.value.code == "short_read"
+    assert read(channel, "digits", start=10) == b""
 
 
 def test_get_of_a_missing_key_raises_on_entry(channel: Channel, deadline: Deadline) -> None:
@@ -278,3 +281,13 @@ def test_prepare_may_be_repeated_and_probe_is_content(channel: Channel, deadline
     channel.prepare(deadline=deadline)
     channel.probe(deadline=deadline)
     assert read(channel, "object") == b"abc"
+
+
+def test_sweeping_what_was_cut_short_touches_no_object(
+    channel: Channel, deadline: Deadline
+) -> None:
+    put(channel, "object", b"abc")
+    upload_id = channel.create_upload("other", deadline=deadline)
+    assert channel.sweep_partial(minimum_age_seconds=0, deadline=deadline) == 0
+    assert read(channel, "object") == b"abc"
+    assert [u.upload_id for u in channel.list_uploads(deadline=deadline)] == [upload_id]

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from shared.core.clock import Deadline
+from shared.core.failpoints import arm
 from shared.storage.faulty import FaultyChannel
 from shared.storage.file import FileChannel
 from shared.storage.progress import Progress
@@ -25,6 +26,7 @@ from shared.storage.transfer import transfer
 def main(order_path: Path) -> None:
     order = json.loads(order_path.read_text())
     checkpoint = Path(order["checkpoint"])
+    arm(order["failpoints"])
     spec = ChannelSpec(**order["spec"])
     counted = FaultyChannel(open_channel(spec))
 

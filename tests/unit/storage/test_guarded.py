@@ -42,6 +42,7 @@ def test_every_call_counts_and_none_passes_an_open_breaker(inner: FaultyChannel)
         "abort_upload": lambda c: c.abort_upload("key", "x", deadline=SOON),
         "list_uploads": lambda c: list(c.list_uploads(deadline=SOON)),
         "probe": lambda c: c.probe(deadline=SOON),
+        "sweep_partial": lambda c: c.sweep_partial(minimum_age_seconds=9, deadline=SOON),
         "prepare": lambda c: c.prepare(deadline=SOON),
     }
     for name, call in calls.items():

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,7 +92,7 @@ def test_missing_secrets_are_named() -> None:
     assert caught.value.facts["setting"] == "secret_key"
 
 
-def test_a_channel_is_made_once_until_its_spec_changes(tmp_path: Any) -> None:
+def test_a_channel_is_made_once_until_its_spec_changes(tmp_path: Path) -> None:
     channels = Channels()
     spec = ChannelSpec("f", "file", {"root": str(tmp_path)})
     opened = channels.open(spec)
@@ -100,13 +103,13 @@ def test_a_channel_is_made_once_until_its_spec_changes(tmp_path: Any) -> None:
     assert opened.upload_limit is None
 
 
-def test_the_kind_chooses_how_many_parts_run_at_once(tmp_path: Any) -> None:
+def test_the_kind_chooses_how_many_parts_run_at_once(tmp_path: Path) -> None:
     channels = Channels()
     assert channels.open(ChannelSpec("f", "file", {"root": str(tmp_path)})).parallel_parts == 1
     assert channels.open(ChannelSpec("s", "s3", S3, KEYS)).parallel_parts == 2
 
 
-def test_the_breaker_of_a_channel_guards_its_calls(tmp_path: Any) -> None:
+def test_the_breaker_of_a_channel_guards_its_calls(tmp_path: Path) -> None:
     root = tmp_path / "not-prepared"
     opened = Channels().open(ChannelSpec("f", "file", {"root": str(root), "breaker_failures": 2}))
     for _ in range(2):
@@ -115,3 +118,27 @@ def test_the_breaker_of_a_channel_guards_its_calls(tmp_path: Any) -> None:
     assert not opened.breaker.ready()
     with pytest.raises(BreakerOpen):
         opened.channel.head("key", deadline=Deadline(5))
+
+
+def test_settings_of_whoever_runs_the_process_change_no_channel(tmp_path: Path) -> None:
+    broken = tmp_path / "config"
+    broken.write_text("this is no configuration")
+    environment = {
+        "AWS_PROFILE": "nobody",
+        "AWS_CONFIG_FILE": str(broken),
+        "AWS_SHARED_CREDENTIALS_FILE": str(broken),
+        "AWS_ENDPOINT_URL": "http://192.0.2.1",
+        "AWS_CA_BUNDLE": str(tmp_path / "nothing"),
+        "HTTP_PROXY": "http://192.0.2.1",
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+    }
+    code = (
+        "from shared.storage.registry import open_channel\n"
+        "from shared.storage.spec import ChannelSpec\n"
+        f"channel = open_channel(ChannelSpec('s', 's3', {S3!r}, {KEYS!r}))\n"
+        "print(channel._client.meta.endpoint_url)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.strip() == S3["endpoint"]
