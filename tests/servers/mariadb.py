@@ -42,6 +42,8 @@ class MariaDB:
                 "--no-defaults",
                 *self._as_user,
                 f"--datadir={directory / 'data'}",
+                # Not the common one: a server that starts removes what it takes for leftovers.
+                f"--tmpdir={directory}",
                 f"--socket={self.socket}",
                 f"--pid-file={directory / 'pid'}",
                 "--bind-address=127.0.0.1",
@@ -66,6 +68,7 @@ class MariaDB:
                 "--no-defaults",
                 *self._as_user,
                 f"--datadir={self.directory / 'data'}",
+                f"--tmpdir={self.directory}",
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
             ],
