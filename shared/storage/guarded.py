@@ -22,11 +22,6 @@ class GuardedChannel:
         self._watch = breaker.watch
 
     @property
-    def inner(self) -> Channel:
-        """The channel itself, for what belongs to its kind alone."""
-        return self._inner
-
-    @property
     def name(self) -> str:
         """See Channel.name."""
         return self._inner.name

@@ -33,6 +33,7 @@ from shared.outbox import Execution
 from shared.outbox.cancel import supersede
 from shared.outbox.kinds import Kind
 from shared.outbox.schema import tasks
+from shared.outbox.settling import settle_kind
 from shared.storage.faulty import FaultyChannel
 from shared.storage.file import FileChannel
 from shared.storage.registry import OpenChannel
@@ -198,11 +199,14 @@ class Stand:
 
     def handler(self, kind: str) -> Callable[[Execution, Any], Any]:
         """Return the bound handler of a kind."""
-        return {
+        handlers: dict[str, Callable[[Execution, Any], Any]] = {
             "upload.store": lambda e, p: uploading.store(e, p, self.upload),
             "review.check": lambda e, p: reviewing.check(e, p, self.review),
             "delete.blob": lambda e, p: deleting.delete(e, p, self.delete),
-        }[kind]
+            "upload.settle": settle_kind("upload", self.bench.context).handler,
+            "review.settle": settle_kind("review", self.bench.context).handler,
+        }
+        return handlers[kind]
 
     def work_all(self, queue: str) -> list[str]:
         """Run the waiting tasks of a queue, also those not due; returns the states they came to."""

@@ -15,8 +15,6 @@ from shared.catalog.models import Location, LocationState
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
 from shared.core.clock import utc_now
 from shared.storage.errors import ChannelError
-from shared.storage.file import FileChannel
-from shared.storage.file_sweep import sweep_temporary
 
 #: Keys as `fresh_key` makes them. Others in the same bucket are not ours to abort.
 _OUR_KEY = re.compile(r"[a-z0-9_-]+/[0-9a-f]{2}/[0-9a-f]{32}\Z")
@@ -100,23 +98,16 @@ class UploadSweep:
             turn.counts["aborts_failed"] += 1
 
     def _sweep_temporary(self, turn: Pass) -> None:
-        """Remove what killed writers left in the temporary areas of directories."""
+        """Remove what killed writers left in the temporary areas of channels that have one."""
         if self._limits.dry_run:
             return
         for name in self._channels.names():
             found = self._channels.find(name)
-            directory = None if found is None else _directory(found[0].channel)
-            if directory is None:
+            if found is None:
                 continue
             try:
-                turn.counts["partial"] += sweep_temporary(
-                    directory.root, minimum_age_seconds=self._limits.staging_age_seconds
+                turn.counts["partial"] += found[0].channel.sweep_partial(
+                    minimum_age_seconds=self._limits.staging_age_seconds, deadline=turn.deadline
                 )
             except ChannelError:
-                turn.counts["directories_failed"] += 1
-
-
-def _directory(channel: object) -> FileChannel | None:
-    while channel is not None and not isinstance(channel, FileChannel):
-        channel = getattr(channel, "inner", None)
-    return channel
+                turn.counts["partial_failed"] += 1

@@ -426,6 +426,22 @@ def test_version_whose_task_ended_unheard_gets_a_settle_task(stand: Stand) -> No
     passes(sweeps, 2)
     (settle,) = stand.waiting("upload")
     assert stand.task(settle)["kind"] == "upload.settle"
+    assert stand.work(settle) == "completed"
+    assert stand.version(put.version_id).state == "failed"
+    passes(sweeps, 2)
+    assert stand.waiting("upload") == []
+
+
+def test_review_whose_task_was_cancelled_unheard_is_settled(stand: Stand) -> None:
+    put = stand.put(stand.bucket(max_bytes=100), "a.txt", CONTENT)
+    assert put.task_id is not None
+    stand.bench.set(put.task_id, state="cancelled", error_code="cancelled")
+    passes(sweeper(stand), 1)
+    sweeps = sweeper(stand)
+    passes(sweeps, 2)
+    (settle,) = stand.waiting("review")
+    assert stand.work(settle) == "completed"
+    assert stand.review_of(put.version_id).state == "rejected"
 
 
 def test_stopping_ends_a_pass_early(stand: Stand) -> None:
