@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from shared.core.clock import Deadline
 from shared.storage import s3, s3_multipart
 from shared.storage.body import Body
 from shared.storage.channel import Channel
@@ -26,9 +25,8 @@ from shared.storage.source import ChannelSource
 from shared.storage.spec import ChannelSpec, Tuning
 from shared.storage.transfer import transfer
 from tests.servers.rgw import CephRGW
-from tests.support.content import put, read, sha256
+from tests.support.content import put, read, sha256, soon
 
-SOON = Deadline(100)
 PART = 5 * 1024 * 1024
 
 
@@ -53,7 +51,7 @@ def channel_on(rgw: CephRGW, *, secret_key: str = "", **settings: Any) -> Channe
 @pytest.fixture
 def channel(rgw: CephRGW) -> Channel:
     made = channel_on(rgw)
-    made.prepare(deadline=SOON)
+    made.prepare(deadline=soon())
     return made
 
 
@@ -65,19 +63,19 @@ def test_a_body_that_was_damaged_on_the_way_is_refused(
     with pytest.raises(DamagedOnTheWay) as caught:
         put(channel, "k", b"abc")
     assert caught.value.facts["provider_code"] == "BadDigest"
-    assert channel.head("k", deadline=SOON) is None
+    assert channel.head("k", deadline=soon()) is None
 
 
 def test_a_part_that_was_damaged_on_the_way_is_refused(
     channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    upload_id = channel.create_upload("k", deadline=SOON)
+    upload_id = channel.create_upload("k", deadline=soon())
     monkeypatch.setattr(s3_multipart, "md5_of", lambda body: bytes(16))
     with pytest.raises(DamagedOnTheWay) as caught:
-        channel.put_part("k", upload_id, 1, Body(bytes(PART)), offset=0, deadline=SOON)
+        channel.put_part("k", upload_id, 1, Body(bytes(PART)), offset=0, deadline=soon())
     assert caught.value.facts["provider_code"] == "BadDigest"
-    assert list(channel.list_parts("k", upload_id, deadline=SOON)) == []
-    channel.abort_upload("k", upload_id, deadline=SOON)
+    assert list(channel.list_parts("k", upload_id, deadline=soon())) == []
+    channel.abort_upload("k", upload_id, deadline=soon())
 
 
 def test_a_wrong_secret_is_refused(channel: Channel, rgw: CephRGW) -> None:
@@ -85,9 +83,9 @@ def test_a_wrong_secret_is_refused(channel: Channel, rgw: CephRGW) -> None:
     stranger = channel_on(rgw, secret_key="wrong", bucket=bucket)
     for call in (
         lambda: put(stranger, "k", b"abc"),
-        lambda: stranger.head("k", deadline=SOON),
-        lambda: list(stranger.list(deadline=SOON)),
-        lambda: stranger.probe(deadline=SOON),
+        lambda: stranger.head("k", deadline=soon()),
+        lambda: list(stranger.list(deadline=soon())),
+        lambda: stranger.probe(deadline=soon()),
     ):
         with pytest.raises(ChannelRefused) as caught:
             call()
@@ -97,11 +95,11 @@ def test_a_wrong_secret_is_refused(channel: Channel, rgw: CephRGW) -> None:
 def test_a_missing_bucket_is_refused_not_empty(rgw: CephRGW) -> None:
     nowhere = channel_on(rgw)
     with pytest.raises(ChannelRefused):
-        list(nowhere.list(deadline=SOON))
+        list(nowhere.list(deadline=soon()))
     with pytest.raises(ChannelRefused):
-        nowhere.head("k", deadline=SOON)
+        nowhere.head("k", deadline=soon())
     with pytest.raises(ChannelRefused):
-        nowhere.delete("k", deadline=SOON)
+        nowhere.delete("k", deadline=soon())
     with pytest.raises(ChannelRefused):
         read(nowhere, "k")
 
@@ -132,28 +130,28 @@ def test_of_sixteen_writers_of_one_absent_key_one_wins(channel: Channel) -> None
 
 
 def test_parts_of_an_upload_that_is_gone_are_told_apart(channel: Channel) -> None:
-    upload_id = channel.create_upload("k", deadline=SOON)
-    part = channel.put_part("k", upload_id, 1, Body(b"abc"), offset=0, deadline=SOON)
-    channel.abort_upload("k", upload_id, deadline=SOON)
+    upload_id = channel.create_upload("k", deadline=soon())
+    part = channel.put_part("k", upload_id, 1, Body(b"abc"), offset=0, deadline=soon())
+    channel.abort_upload("k", upload_id, deadline=soon())
     with pytest.raises(UploadGone):
-        channel.put_part("k", upload_id, 2, Body(b"abc"), offset=3, deadline=SOON)
+        channel.put_part("k", upload_id, 2, Body(b"abc"), offset=3, deadline=soon())
     with pytest.raises(UploadGone):
-        list(channel.list_parts("k", upload_id, deadline=SOON))
+        list(channel.list_parts("k", upload_id, deadline=soon()))
     # Ceph calls this one "already in progress"; a transfer asks for the parts first.
     with pytest.raises((UploadGone, ChannelUnavailable)):
-        channel.complete_upload("k", upload_id, [part], deadline=SOON)
+        channel.complete_upload("k", upload_id, [part], deadline=soon())
 
 
 def test_a_part_that_is_too_small_is_refused(channel: Channel) -> None:
-    upload_id = channel.create_upload("k", deadline=SOON)
+    upload_id = channel.create_upload("k", deadline=soon())
     parts = [
-        channel.put_part("k", upload_id, n, Body(b"abc"), offset=3 * n - 3, deadline=SOON)
+        channel.put_part("k", upload_id, n, Body(b"abc"), offset=3 * n - 3, deadline=soon())
         for n in (1, 2)
     ]
     with pytest.raises(ChannelRefused) as caught:
-        channel.complete_upload("k", upload_id, parts, deadline=SOON)
+        channel.complete_upload("k", upload_id, parts, deadline=soon())
     assert caught.value.facts["provider_code"] == "EntityTooSmall"
-    channel.abort_upload("k", upload_id, deadline=SOON)
+    channel.abort_upload("k", upload_id, deadline=soon())
 
 
 def test_a_whole_transfer_is_proven_by_reading_it_back(channel: Channel) -> None:
@@ -166,7 +164,7 @@ def test_a_whole_transfer_is_proven_by_reading_it_back(channel: Channel) -> None
         "to",
         size=len(data),
         sha256=sha256(data),
-        deadline=SOON,
+        deadline=soon(),
     )
     assert (done.parts_sent, done.bytes_sent) == (4, len(data))
     assert done.etag.endswith("-4")

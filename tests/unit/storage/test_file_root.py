@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from shared.core.clock import Deadline
 from shared.storage import tree
 from shared.storage.body import Body
 from shared.storage.errors import (
@@ -23,15 +22,13 @@ from shared.storage.errors import (
     UploadGone,
 )
 from shared.storage.file import FileChannel
-from tests.support.content import put, read, sha256
-
-SOON = Deadline(60)
+from tests.support.content import put, read, sha256, soon
 
 
 @pytest.fixture
 def channel(tmp_path: Path) -> FileChannel:
     made = FileChannel(tmp_path / "root", name="disk")
-    made.prepare(deadline=SOON)
+    made.prepare(deadline=soon())
     return made
 
 
@@ -54,9 +51,9 @@ def test_nothing_is_read_or_made_in_a_directory_without_marker(tmp_path: Path) -
     with pytest.raises(ChannelUnavailable):
         put(channel, "b", b"")
     with pytest.raises(ChannelUnavailable):
-        list(channel.list(deadline=SOON))
+        list(channel.list(deadline=soon()))
     with pytest.raises(ChannelUnavailable):
-        channel.delete("a", deadline=SOON)
+        channel.delete("a", deadline=soon())
     assert sorted(os.listdir(tmp_path)) == ["objects"]
 
 
@@ -66,10 +63,10 @@ def test_a_directory_that_vanishes_and_comes_back(channel: FileChannel, tmp_path
     for call in (
         lambda: read(channel, "a"),
         lambda: put(channel, "b", b""),
-        lambda: channel.head("a", deadline=SOON),
-        lambda: list(channel.list(deadline=SOON)),
-        lambda: list(channel.list_uploads(deadline=SOON)),
-        lambda: channel.probe(deadline=SOON),
+        lambda: channel.head("a", deadline=soon()),
+        lambda: list(channel.list(deadline=soon())),
+        lambda: list(channel.list_uploads(deadline=soon())),
+        lambda: channel.probe(deadline=soon()),
     ):
         with pytest.raises(ChannelUnavailable):
             call()
@@ -94,16 +91,16 @@ def test_create_makes_the_directory_at_the_first_use(tmp_path: Path) -> None:
 def test_prepare_refuses_a_directory_that_holds_something_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(ChannelRefused):
-        FileChannel(tmp_path, name="disk").prepare(deadline=SOON)
+        FileChannel(tmp_path, name="disk").prepare(deadline=soon())
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
 def test_prepare_goes_on_where_a_kill_left_off(tmp_path: Path) -> None:
     (tmp_path / "objects").mkdir()
     channel = FileChannel(tmp_path, name="disk")
-    channel.prepare(deadline=SOON)
+    channel.prepare(deadline=soon())
     put(channel, "a", b"abc")
-    channel.prepare(deadline=SOON)
+    channel.prepare(deadline=soon())
     assert read(channel, "a") == b"abc"
 
 
@@ -122,11 +119,11 @@ def test_a_linked_folder_is_never_followed(channel: FileChannel, tmp_path: Path)
     with pytest.raises(ChannelRefused):
         put(channel, "link/new", b"abc")
     with pytest.raises(ChannelRefused):
-        channel.delete("link/secret", deadline=SOON)
+        channel.delete("link/secret", deadline=soon())
     with pytest.raises(ChannelRefused):
-        channel.head("link/secret", deadline=SOON)
+        channel.head("link/secret", deadline=soon())
     with pytest.raises(ChannelRefused):
-        list(channel.list(deadline=SOON))
+        list(channel.list(deadline=soon()))
     with pytest.raises(ChannelRefused):
         channel.move("link/secret", "taken")
     assert os.listdir(target) == ["secret"]
@@ -139,11 +136,11 @@ def test_a_linked_file_is_never_followed(channel: FileChannel, tmp_path: Path) -
     with pytest.raises(ChannelRefused):
         read(channel, "link")
     with pytest.raises(ChannelRefused):
-        channel.copy("link", "copy", deadline=SOON)
+        channel.copy("link", "copy", deadline=soon())
     with pytest.raises(ChannelRefused):
-        list(channel.list(deadline=SOON))
+        list(channel.list(deadline=soon()))
     put(channel, "link", b"abc")
-    channel.delete("link", deadline=SOON)
+    channel.delete("link", deadline=soon())
     assert target.read_bytes() == b"secret"
 
 
@@ -152,7 +149,7 @@ def test_a_fifo_under_a_key_does_not_hang_its_reader(channel: FileChannel) -> No
     with pytest.raises(ChannelRefused):
         read(channel, "pipe")
     with pytest.raises(ChannelRefused):
-        list(channel.list(deadline=SOON))
+        list(channel.list(deadline=soon()))
 
 
 def test_a_listing_that_meets_a_name_it_cannot_tell_fails(channel: FileChannel) -> None:
@@ -161,7 +158,7 @@ def test_a_listing_that_meets_a_name_it_cannot_tell_fails(channel: FileChannel) 
     with open(path, "wb"):
         pass
     with pytest.raises(ChannelUnavailable):
-        list(channel.list(deadline=SOON))
+        list(channel.list(deadline=soon()))
 
 
 def test_an_error_in_the_middle_of_a_listing_comes_out(
@@ -178,7 +175,7 @@ def test_an_error_in_the_middle_of_a_listing_comes_out(
         return real(folder)
 
     monkeypatch.setattr(os, "scandir", failing)
-    entries = channel.list(deadline=SOON)
+    entries = channel.list(deadline=soon())
     assert [next(entries).key, next(entries).key] == ["0/object", "1/object"]
     with pytest.raises(ChannelUnavailable):
         next(entries)
@@ -221,7 +218,7 @@ def test_a_failing_disk_leaves_nothing_and_says_what_it_was(
                 put(channel, "a", b"abc")
         assert caught.value.facts["errno"] == number  # type: ignore[attr-defined]
         assert caught.value.facts["channel"] == "disk"  # type: ignore[attr-defined]
-        assert channel.head("a", deadline=SOON) is None
+        assert channel.head("a", deadline=soon()) is None
         assert leftovers(channel) == []
 
 
@@ -242,14 +239,14 @@ def test_a_body_that_stops_in_the_middle_leaves_nothing(channel: FileChannel) ->
         raise Stop
 
     with pytest.raises(Stop):
-        channel.put("a", Body(b"abc", pace=pace), sha256=sha256(b"abc"), deadline=SOON)
-    assert channel.head("a", deadline=SOON) is None
+        channel.put("a", Body(b"abc", pace=pace), sha256=sha256(b"abc"), deadline=soon())
+    assert channel.head("a", deadline=soon()) is None
     assert leftovers(channel) == []
 
 
 def test_a_wrong_sha256_leaves_nothing(channel: FileChannel) -> None:
     with pytest.raises(SourceError):
-        channel.put("a", Body(b"abc"), sha256=sha256(b"abd"), deadline=SOON)
+        channel.put("a", Body(b"abc"), sha256=sha256(b"abd"), deadline=soon())
     assert leftovers(channel) == []
 
 
@@ -308,16 +305,16 @@ def test_no_descriptor_is_left_open(channel: FileChannel, tmp_path: Path) -> Non
     for _ in range(20):
         put(channel, "a/b", b"abc")
         read(channel, "a/b")
-        channel.head("a/b", deadline=SOON)
-        channel.head("a/c", deadline=SOON)
-        next(channel.list(deadline=SOON))
-        channel.copy("a/b", "a/d", deadline=SOON)
-        upload = channel.create_upload("big", deadline=SOON)
-        channel.put_part("big", upload, 1, Body(b"abc"), offset=0, deadline=SOON)
-        channel.abort_upload("big", upload, deadline=SOON)
+        channel.head("a/b", deadline=soon())
+        channel.head("a/c", deadline=soon())
+        next(channel.list(deadline=soon()))
+        channel.copy("a/b", "a/d", deadline=soon())
+        upload = channel.create_upload("big", deadline=soon())
+        channel.put_part("big", upload, 1, Body(b"abc"), offset=0, deadline=soon())
+        channel.abort_upload("big", upload, deadline=soon())
         for key in ("x", "a"):
             with pytest.raises(ObjectMissing):
                 read(channel, key)
         with pytest.raises(UploadGone):
-            list(channel.list_parts("big", upload, deadline=SOON))
+            list(channel.list_parts("big", upload, deadline=soon()))
     assert len(os.listdir("/proc/self/fd")) <= before + 1

@@ -14,25 +14,23 @@ from shared.storage.channel import Part
 from shared.storage.errors import ChannelRefused, DeadlinePassed, UploadGone
 from shared.storage.file import FileChannel
 from shared.storage.file_sweep import sweep_temporary
-from tests.support.content import read
-
-SOON = Deadline(60)
+from tests.support.content import read, soon
 
 
 @pytest.fixture
 def channel(tmp_path: Path) -> FileChannel:
     made = FileChannel(tmp_path / "root", name="disk")
-    made.prepare(deadline=SOON)
+    made.prepare(deadline=soon())
     return made
 
 
 @pytest.fixture
 def upload_id(channel: FileChannel) -> str:
-    return channel.create_upload("key", deadline=SOON)
+    return channel.create_upload("key", deadline=soon())
 
 
 def send(channel: FileChannel, upload_id: str, number: int, data: bytes, offset: int) -> Part:
-    return channel.put_part("key", upload_id, number, Body(data), offset=offset, deadline=SOON)
+    return channel.put_part("key", upload_id, number, Body(data), offset=offset, deadline=soon())
 
 
 def folder(channel: FileChannel, upload_id: str) -> Path:
@@ -64,11 +62,11 @@ def test_a_part_that_was_cut_short_is_not_listed(channel: FileChannel, upload_id
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        channel.put_part("key", upload_id, 2, Body(b"def", pace=pace), offset=3, deadline=SOON)
+        channel.put_part("key", upload_id, 2, Body(b"def", pace=pace), offset=3, deadline=soon())
     (folder(channel, upload_id) / "data").open("ab").write(b"de")
-    assert list(channel.list_parts("key", upload_id, deadline=SOON)) == [first]
+    assert list(channel.list_parts("key", upload_id, deadline=soon())) == [first]
     second = send(channel, upload_id, 2, b"def", 3)
-    channel.complete_upload("key", upload_id, [first, second], deadline=SOON)
+    channel.complete_upload("key", upload_id, [first, second], deadline=soon())
     assert read(channel, "key") == b"abcdef"
 
 
@@ -78,9 +76,9 @@ def test_a_torn_line_is_no_line_and_spoils_none(channel: FileChannel, upload_id:
     for torn in (b'{"n": 2, "o": 3', b"\0\0\0", b"{}", b"7", b"\xff"):
         with journal.open("ab") as file:
             file.write(torn)
-        assert list(channel.list_parts("key", upload_id, deadline=SOON)) == [first]
+        assert list(channel.list_parts("key", upload_id, deadline=soon())) == [first]
     second = send(channel, upload_id, 2, b"def", 3)
-    assert list(channel.list_parts("key", upload_id, deadline=SOON)) == [first, second]
+    assert list(channel.list_parts("key", upload_id, deadline=soon())) == [first, second]
 
 
 def test_bytes_past_the_last_part_are_cut_off(channel: FileChannel, upload_id: str) -> None:
@@ -89,7 +87,7 @@ def test_bytes_past_the_last_part_are_cut_off(channel: FileChannel, upload_id: s
         send(channel, upload_id, 1, b"abc", 0),
         send(channel, upload_id, 2, b"de", 3),
     ]
-    assert channel.complete_upload("key", upload_id, parts, deadline=SOON).size == 5
+    assert channel.complete_upload("key", upload_id, parts, deadline=soon()).size == 5
     assert read(channel, "key") == b"abcde"
 
 
@@ -107,16 +105,16 @@ def test_parts_with_a_gap_do_not_make_a_whole(
 ) -> None:
     parts = [send(channel, upload_id, n, b"abc", (n - 1) * 3) for n in (1, 2, 3)]
     with pytest.raises(ChannelRefused) as caught:
-        channel.complete_upload("key", upload_id, spoil(parts), deadline=SOON)
+        channel.complete_upload("key", upload_id, spoil(parts), deadline=soon())
     assert caught.value.code == "invalid_parts"
-    channel.complete_upload("key", upload_id, parts, deadline=SOON)
+    channel.complete_upload("key", upload_id, parts, deadline=soon())
 
 
 def test_an_upload_belongs_to_its_key(channel: FileChannel, upload_id: str) -> None:
     with pytest.raises(UploadGone):
-        channel.put_part("other", upload_id, 1, Body(b"abc"), offset=0, deadline=SOON)
+        channel.put_part("other", upload_id, 1, Body(b"abc"), offset=0, deadline=soon())
     with pytest.raises(UploadGone):
-        channel.complete_upload("other", upload_id, [], deadline=SOON)
+        channel.complete_upload("other", upload_id, [], deadline=soon())
 
 
 def test_a_kill_after_the_object_appeared_is_found_as_a_gone_upload(
@@ -130,16 +128,16 @@ def test_a_kill_after_the_object_appeared_is_found_as_a_gone_upload(
     with monkeypatch.context() as patch:
         patch.setattr(channel._uploads, "_remove", killed)
         with pytest.raises(KeyboardInterrupt):
-            channel.complete_upload("key", upload_id, [part], deadline=SOON)
+            channel.complete_upload("key", upload_id, [part], deadline=soon())
     assert read(channel, "key") == b"abc"
     with pytest.raises(UploadGone):
-        channel.complete_upload("key", upload_id, [part], deadline=SOON)
+        channel.complete_upload("key", upload_id, [part], deadline=soon())
     with pytest.raises(UploadGone):
-        list(channel.list_parts("key", upload_id, deadline=SOON))
-    listed = list(channel.list_uploads(deadline=SOON))
+        list(channel.list_parts("key", upload_id, deadline=soon()))
+    listed = list(channel.list_uploads(deadline=soon()))
     assert [upload.upload_id for upload in listed] == [upload_id], "its rest can be found"
-    channel.abort_upload("key", upload_id, deadline=SOON)
-    assert list(channel.list_uploads(deadline=SOON)) == []
+    channel.abort_upload("key", upload_id, deadline=soon())
+    assert list(channel.list_uploads(deadline=soon())) == []
     assert read(channel, "key") == b"abc"
 
 
@@ -152,11 +150,11 @@ def test_a_kill_while_an_upload_is_made_or_dropped_leaves_what_the_sweep_removes
     with monkeypatch.context() as patch:
         patch.setattr("shared.storage.file_uploads.remove_upload_folder", killed)
         with pytest.raises(KeyboardInterrupt):
-            channel.abort_upload("key", upload_id, deadline=SOON)
+            channel.abort_upload("key", upload_id, deadline=soon())
         patch.setattr(os, "rename", killed)
         with pytest.raises(KeyboardInterrupt):
-            channel.create_upload("key", deadline=SOON)
-    assert list(channel.list_uploads(deadline=SOON)) == []
+            channel.create_upload("key", deadline=soon())
+    assert list(channel.list_uploads(deadline=soon())) == []
     assert len(os.listdir(channel.root.path / "tmp")) == 2
     assert sweep_temporary(channel.root, minimum_age_seconds=3600) == 0
     assert sweep_temporary(channel.root, minimum_age_seconds=0) == 2
@@ -180,4 +178,4 @@ def test_a_deadline_in_the_middle_of_a_part_ends_it(channel: FileChannel, upload
     body = Body(bytes(5 * 1024 * 1024), pace=pace)
     with pytest.raises(DeadlinePassed):
         channel.put_part("key", upload_id, 1, body, offset=0, deadline=deadline)
-    assert list(channel.list_parts("key", upload_id, deadline=SOON)) == []
+    assert list(channel.list_parts("key", upload_id, deadline=soon())) == []

@@ -6,21 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from shared.core.clock import Deadline
 from shared.storage.breaker import Breaker
 from shared.storage.errors import BreakerOpen, ChannelUnavailable
 from shared.storage.faulty import FaultyChannel
 from shared.storage.file import FileChannel
 from shared.storage.guarded import GuardedChannel
-from tests.support.content import put, read
-
-SOON = Deadline(60)
+from tests.support.content import put, read, soon
 
 
 @pytest.fixture
 def inner(tmp_path: Path) -> FaultyChannel:
     channel = FileChannel(tmp_path / "root", name="disk")
-    channel.prepare(deadline=SOON)
+    channel.prepare(deadline=soon())
     put(channel, "key", b"abc")
     return FaultyChannel(channel)
 
@@ -32,18 +29,18 @@ def test_every_call_counts_and_none_passes_an_open_breaker(inner: FaultyChannel)
     calls = {
         "put": nothing,
         "get": lambda c: read(c, "key"),
-        "head": lambda c: c.head("key", deadline=SOON),
-        "delete": lambda c: c.delete("key", deadline=SOON),
-        "list": lambda c: list(c.list(deadline=SOON)),
-        "copy": lambda c: c.copy("key", "other", deadline=SOON),
-        "create_upload": lambda c: c.create_upload("key", deadline=SOON),
-        "list_parts": lambda c: list(c.list_parts("key", "x", deadline=SOON)),
-        "complete_upload": lambda c: c.complete_upload("key", "x", [], deadline=SOON),
-        "abort_upload": lambda c: c.abort_upload("key", "x", deadline=SOON),
-        "list_uploads": lambda c: list(c.list_uploads(deadline=SOON)),
-        "probe": lambda c: c.probe(deadline=SOON),
-        "sweep_partial": lambda c: c.sweep_partial(minimum_age_seconds=9, deadline=SOON),
-        "prepare": lambda c: c.prepare(deadline=SOON),
+        "head": lambda c: c.head("key", deadline=soon()),
+        "delete": lambda c: c.delete("key", deadline=soon()),
+        "list": lambda c: list(c.list(deadline=soon())),
+        "copy": lambda c: c.copy("key", "other", deadline=soon()),
+        "create_upload": lambda c: c.create_upload("key", deadline=soon()),
+        "list_parts": lambda c: list(c.list_parts("key", "x", deadline=soon())),
+        "complete_upload": lambda c: c.complete_upload("key", "x", [], deadline=soon()),
+        "abort_upload": lambda c: c.abort_upload("key", "x", deadline=soon()),
+        "list_uploads": lambda c: list(c.list_uploads(deadline=soon())),
+        "probe": lambda c: c.probe(deadline=soon()),
+        "sweep_partial": lambda c: c.sweep_partial(minimum_age_seconds=9, deadline=soon()),
+        "prepare": lambda c: c.prepare(deadline=soon()),
     }
     for name, call in calls.items():
         breaker = Breaker("disk", failures=1)
@@ -63,7 +60,7 @@ def test_what_the_reader_does_with_the_bytes_is_not_counted(inner: FaultyChannel
     channel = GuardedChannel(inner, breaker)
 
     def use() -> None:
-        with channel.get("key", deadline=SOON):
+        with channel.get("key", deadline=soon()):
             raise ChannelUnavailable("of another channel")
 
     with pytest.raises(ChannelUnavailable):
@@ -76,7 +73,7 @@ def test_a_read_that_breaks_in_the_middle_is_counted(
 ) -> None:
     breaker = Breaker("disk", failures=1)
     channel = GuardedChannel(inner, breaker)
-    with channel.get("key", length=10, deadline=SOON) as chunks:
+    with channel.get("key", length=10, deadline=soon()) as chunks:
         assert next(chunks) == b"abc"
         with pytest.raises(ChannelUnavailable):
             next(chunks)

@@ -10,22 +10,19 @@ from typing import Any
 
 import pytest
 
-from shared.core.clock import Deadline
 from shared.core.errors import InvalidError, TooLargeError
 from shared.storage.errors import ChannelFull, ChannelUnavailable, InvalidKey, ObjectMissing
 from shared.storage.file import FileChannel
 from shared.storage.md5 import STEP_BYTES
 from shared.storage.staging import Staging
 from shared.storage.staging_writer import Staged, StagingWriter
-from tests.support.content import read, sha256
-
-SOON = Deadline(60)
+from tests.support.content import read, sha256, soon
 
 
 @pytest.fixture
 def staging(tmp_path: Path) -> Staging:
     made = Staging(FileChannel(tmp_path / "staging", name="staging"))
-    made.prepare(deadline=SOON)
+    made.prepare(deadline=soon())
     return made
 
 
@@ -35,7 +32,7 @@ def md5(data: bytes) -> str:
 
 def nothing_is_kept(staging: Staging) -> bool:
     root = staging.channel.root.path
-    return os.listdir(root / "tmp") == [] and list(staging.channel.list(deadline=SOON)) == []
+    return os.listdir(root / "tmp") == [] and list(staging.channel.list(deadline=soon())) == []
 
 
 def stage(staging: Staging, data: bytes, *, chunk_bytes: int = 65536, **said: Any) -> Staged:
@@ -59,7 +56,7 @@ def test_a_body_is_stored_with_its_digests(staging: Staging, size: int, chunk_by
     )
     assert (staged.size, staged.sha256, staged.md5) == (size, sha256(data), md5(data))
     assert read(staging, staged.key) == data
-    found = staging.head(staged.key, deadline=SOON)
+    found = staging.head(staged.key, deadline=soon())
     assert found is not None
     assert found.size == size
     assert os.listdir(staging.channel.root.path / "tmp") == []
@@ -178,22 +175,22 @@ def keys(entries: Any) -> list[str]:
 
 def test_old_files_go_to_the_trash_and_are_still_found(staging: Staging) -> None:
     staged = stage(staging, b"abc")
-    assert keys(staging.old(minimum_age_seconds=3600, deadline=SOON)) == []
-    assert keys(staging.old(minimum_age_seconds=0, deadline=SOON)) == [staged.key]
+    assert keys(staging.old(minimum_age_seconds=3600, deadline=soon())) == []
+    assert keys(staging.old(minimum_age_seconds=0, deadline=soon())) == [staged.key]
     assert staging.trash(staged.key) is True
     assert staging.trash(staged.key) is False
-    assert keys(staging.old(minimum_age_seconds=0, deadline=SOON)) == []
-    assert keys(staging.trashed(minimum_age_seconds=0, deadline=SOON)) == [staged.key]
+    assert keys(staging.old(minimum_age_seconds=0, deadline=soon())) == []
+    assert keys(staging.trashed(minimum_age_seconds=0, deadline=soon())) == [staged.key]
     assert read(staging, staged.key, start=1) == b"bc"
-    assert staging.head(staged.key, deadline=SOON) is not None
+    assert staging.head(staged.key, deadline=soon()) is not None
 
 
 def test_the_age_in_the_trash_begins_with_the_move(staging: Staging) -> None:
     staged = stage(staging, b"abc")
     os.utime(staging.channel.root.path / "objects" / staged.key, (0, 0))
-    assert keys(staging.old(minimum_age_seconds=86400, deadline=SOON)) == [staged.key]
+    assert keys(staging.old(minimum_age_seconds=86400, deadline=soon())) == [staged.key]
     staging.trash(staged.key)
-    assert keys(staging.trashed(minimum_age_seconds=86400, deadline=SOON)) == []
+    assert keys(staging.trashed(minimum_age_seconds=86400, deadline=soon())) == []
 
 
 def test_a_file_goes_back_from_the_trash(staging: Staging) -> None:
@@ -201,16 +198,16 @@ def test_a_file_goes_back_from_the_trash(staging: Staging) -> None:
     staging.trash(staged.key)
     assert staging.restore(staged.key) is True
     assert staging.restore(staged.key) is False
-    assert keys(staging.trashed(minimum_age_seconds=0, deadline=SOON)) == []
+    assert keys(staging.trashed(minimum_age_seconds=0, deadline=soon())) == []
     assert read(staging, staged.key) == b"abc"
 
 
 def test_purging_takes_only_what_lies_in_the_trash(staging: Staging) -> None:
     staged = stage(staging, b"abc")
-    staging.purge(staged.key, deadline=SOON)
+    staging.purge(staged.key, deadline=soon())
     assert read(staging, staged.key) == b"abc"
     staging.trash(staged.key)
-    staging.purge(staged.key, deadline=SOON)
+    staging.purge(staged.key, deadline=soon())
     assert nothing_is_kept(staging)
     with pytest.raises(ObjectMissing):
         read(staging, staged.key)
@@ -222,8 +219,8 @@ def test_removing_takes_it_wherever_it_lies(staging: Staging) -> None:
         if in_trash:
             staging.trash(staged.key)
         for _ in range(2):
-            staging.remove(staged.key, deadline=SOON)
-        assert staging.head(staged.key, deadline=SOON) is None
+            staging.remove(staged.key, deadline=soon())
+        assert staging.head(staged.key, deadline=soon()) is None
         assert nothing_is_kept(staging)
 
 
