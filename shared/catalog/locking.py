@@ -146,8 +146,9 @@ def lock_version(
 ) -> LockedKey:
     """Lock the object of a version, its living versions, this one, and their blobs.
 
-    With `content`, also every staged, live or condemned blob of the same content: two uploads of
-    one content then wait for each other before either looks who is live, and `winner` is certain.
+    With `content`, also the blob that holds the live slot of its content, as `winner`, or when none
+    does every staged blob of that content: two uploads of one content then wait for each other
+    before either becomes live.
     With `task_id` (the task whose row the caller locks next) also the task rows of older unfinished
     versions, together with that one by ascending id. Raises NotFoundError (`version_not_found`).
     """
@@ -157,12 +158,12 @@ def lock_version(
         raise NotFoundError("there is no such version", code="version_not_found")
     _lock_versions(session, locked, named=version_id)
     version = locked.version = locked.versions[version_id]
-    same = Content(version.tenant_id, version.sha256, version.size_bytes)
-    _lock_version_blobs(session, locked, extra=_content_ids(session, same) if content else [])
     if content:
-        locked.winner = _lock_live_blob(session, same)
-        if locked.winner is not None:
-            locked.blobs[locked.winner.id] = locked.winner
+        _lock_content(
+            session, locked, Content(version.tenant_id, version.sha256, version.size_bytes)
+        )
+    else:
+        _lock_version_blobs(session, locked, extra=[])
     if task_id is not None:
         older = locked.unfinished(below_generation=version.generation)
         lock_tasks(session, [task_id, *(v.task_id for v in older if v.task_id is not None)])
@@ -232,6 +233,21 @@ def _lock_versions(session: Session, locked: LockedKey, *, named: int | None = N
 def _lock_version_blobs(session: Session, locked: LockedKey, *, extra: Iterable[int]) -> None:
     own = (version.blob_id for version in locked.versions.values())
     locked.blobs = lock_blobs(session, {*own, *extra})
+
+
+def _lock_content(session: Session, locked: LockedKey, content: Content) -> None:
+    winner_id = _live_blob_id(session, content)
+    # Of any two uploads one sees the other's staged blob, because both were committed before; they
+    # meet at its lock, and the second then finds the first one live.
+    extra = _content_ids(session, content) if winner_id is None else [winner_id]
+    _lock_version_blobs(session, locked, extra=extra)
+    locked.winner = _lock_live_blob(session, content)
+    if locked.winner is None and winner_id is not None:
+        # It went between the look and the lock.
+        locked.blobs |= lock_blobs(session, _content_ids(session, content))
+        locked.winner = _lock_live_blob(session, content)
+    if locked.winner is not None:
+        locked.blobs[locked.winner.id] = locked.winner
 
 
 def _lock_rows(session: Session, entity: type[_Row], ids: Iterable[int]) -> dict[int, _Row]:

@@ -50,10 +50,11 @@ def end_versions(
         version.staging_key = None
         version.staging_until = None
     session.flush()
-    if reviewing:
+    for version_id in reviewing:
+        # One by one, by the unique key: a list may be answered by a scan, which locks as it goes.
         session.execute(
             sa.update(Review)
-            .where(Review.version_id.in_(reviewing), Review.state.in_(_UNDECIDED))
+            .where(Review.version_id == version_id, Review.state.in_(_UNDECIDED))
             .values(state=ReviewState.SUPERSEDED, decided_at=locked.now)
             .execution_options(synchronize_session=False)
         )

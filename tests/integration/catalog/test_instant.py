@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from shared.catalog.locking import lock_blob
+from shared.catalog.locking import lock_blob, lock_version
 from shared.catalog.models import Blob, BlobRef, BlobState, Location, Version
 from shared.catalog.puts import PutAnswer, instant_upload
 from shared.catalog.removal import Go, take
@@ -177,6 +177,16 @@ def test_uploads_of_one_content_that_commit_at_once_share_the_first_blob(
     losers = [blob for blob in world.all(Blob) if blob.state != BlobState.LIVE]
     assert {blob.state for blob in losers} == {BlobState.DELETING}
     assert sorted(blob.delete_owner or 0 for blob in losers) == world.open_tasks("delete.blob")
+
+
+def test_a_commit_of_popular_content_locks_its_own_blob_and_the_live_one_only(
+    world: World, bucket: int
+) -> None:
+    answers = [world.put(bucket, f"{n}", b"popular") for n in range(20)]
+    before = world.run(lambda s: len(lock_version(s, answers[0].version_id, content=True).blobs))
+    world.store(answers[0].version_id)
+    after = world.run(lambda s: len(lock_version(s, answers[1].version_id, content=True).blobs))
+    assert (before, after) == (20, 2)
 
 
 def test_the_loser_revives_a_winner_that_is_condemned_meanwhile(world: World, bucket: int) -> None:
