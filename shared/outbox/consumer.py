@@ -21,6 +21,7 @@ from shared.core.failpoints import failpoint
 from shared.outbox.claim import Claimer
 from shared.outbox.execution import Execution
 from shared.outbox.messages import decode
+from shared.outbox.once import Outage
 
 if TYPE_CHECKING:
     from shared.outbox.broker import OutboxBroker
@@ -44,6 +45,7 @@ class OutboxConsumer(Consumer):
         self._claimer = Claimer(broker.context, broker.ports, queue_name)
         self._event = broker.waker.event(queue_name)
         self._pause = threading.Event()
+        self._outage = Outage(_log, "fetch_redis")
 
     def __next__(self) -> MessageProxy | None:
         """Return the next claimed message, None after a while without one."""
@@ -115,9 +117,10 @@ class OutboxConsumer(Consumer):
             bodies = self._broker.context.scripts.fetch(self._queue_name, room)
         except redis.RedisError as error:
             # If the reply was lost after the script ran, the scan finds these messages gone.
-            _log.info("fetch_failed", queue=self._queue_name, error=str(error))
+            self._outage.away(queue=self._queue_name, error=str(error))
             self._pause.wait(_AWAY_SECONDS)
             return []
+        self._outage.back(queue=self._queue_name)
         messages = []
         for body in bodies:
             try:

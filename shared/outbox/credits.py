@@ -15,6 +15,7 @@ import structlog
 
 from shared.core.clock import monotonic
 from shared.outbox.context import OutboxContext
+from shared.outbox.once import Outage
 from shared.outbox.window import Place
 
 #: KEYS one producer's credits; ARGV milliseconds until they lapse, then queue, count, ...
@@ -63,6 +64,7 @@ class Wallet:
         self._context = context
         self._key = credits_key(context.namespace, context.node)
         self._collect = context.redis.register_script(_COLLECT)
+        self._outage = Outage(_log, "credits_redis")
         self._lock = threading.Lock()
         #: queue name -> [credits left, local monotonic moment of their lapse]
         self._held: dict[str, list[float]] = {}
@@ -102,8 +104,9 @@ class Wallet:
         try:
             answer: list[Any] = self._collect(keys=[self._key])
         except redis.RedisError as error:
-            _log.info("credits_not_read", error=str(error))
+            self._outage.away(error=str(error))
             return
+        self._outage.back()
         with self._lock:
             for name, count, left in zip(answer[::3], answer[1::3], answer[2::3], strict=True):
                 self._held[name.decode()] = [float(count), before + float(left) / 1000]

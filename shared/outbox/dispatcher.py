@@ -20,6 +20,7 @@ from shared.core.clock import Deadline, monotonic
 from shared.core.errors import BloxError
 from shared.core.failpoints import failpoint
 from shared.outbox.context import OutboxContext
+from shared.outbox.once import Outage
 from shared.outbox.records import add_moves
 from shared.outbox.signals import DispatchFailed
 from shared.outbox.statements import enqueue as statements
@@ -61,7 +62,7 @@ class Dispatcher:
         self._unmarked: list[Dispatch] = []
         self._mark_at = 0.0
         self._last_turn = 0.0
-        self._is_redis_away = False
+        self._outage = Outage(_log, "dispatch_redis")
         self._gather = threading.Event()
         self._thread: threading.Thread | None = None
         self._closing = Deadline()
@@ -155,15 +156,11 @@ class Dispatcher:
             self._mark(statements.MARK_REFUSED, REFUSED_SECONDS, batch)
             return
         except redis.RedisError as error:
-            if not self._is_redis_away:
-                _log.warning("dispatch_waits_for_redis", queue=queue_name, error=str(error))
-            self._is_redis_away = True
+            self._outage.away(queue=queue_name, error=str(error))
             self._context.signals.emit(DispatchFailed(len(batch), unknown=True))
             self._kept.extend(batch[: max(0, MAX_KEPT - len(self._kept))])
             return
-        if self._is_redis_away:
-            _log.info("dispatch_goes_on", queue=queue_name)
-        self._is_redis_away = False
+        self._outage.back()
         failpoint("dispatch.before_mark")
         if not self._unmarked:
             self._mark_at = monotonic() + MARK_DELAY_SECONDS
@@ -208,4 +205,4 @@ class Dispatcher:
         try:
             self._context.scripts.ring_filler()
         except redis.RedisError as error:
-            _log.info("filler_not_rung", error=str(error))
+            self._outage.away(error=str(error))

@@ -14,6 +14,7 @@ import structlog
 
 from shared.core.clock import monotonic
 from shared.outbox.budget import Budget
+from shared.outbox.once import Outage
 from shared.outbox.scripts import Scripts
 
 #: Seconds that one BLPOP waits; the client's socket time-out is this and a margin.
@@ -48,6 +49,7 @@ class Waker:
         self._listens_to_queues = True
         self._thread: threading.Thread | None = None
         self.last_turn = monotonic()
+        self._outage = Outage(_log, "waker_redis")
 
     def event(self, queue_name: str) -> threading.Event:
         """Return the event that is set when this queue's bell was heard."""
@@ -95,9 +97,10 @@ class Waker:
             try:
                 answer = self._client.blpop(heard, timeout=BLOCK_SECONDS)
             except redis.RedisError as error:
-                _log.info("waker_redis_away", error=str(error))
+                self._outage.away(error=str(error))
                 threading.Event().wait(_AWAY_SECONDS)
                 continue
+            self._outage.back()
             if answer is None:
                 continue
             key = answer[0]

@@ -1,7 +1,7 @@
 """A storm: clients put small objects while processes are killed and Redis is flushed.
 
-What is remembered for each key is every content that a read may give: the last one acknowledged, and
-those sent later whose answer never came.
+What is remembered for each key is every content that a read may give: the last one acknowledged,
+and those sent later whose answer never came.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tests.servers.redis import RedisServer
 from tests.support.eventually import eventually
 
 LEASE, RENEW, DISPATCH_LEASE, SCAN = 3.0, 1.0, 8.0, 1.0
-#: Beyond dispatch lease and two scans: a killed process boots, and the last retries have their wait.
+#: Beyond dispatch lease and two scans: a killed process boots, the last retries have their wait.
 MARGIN_SECONDS = 20.0
 
 
@@ -74,7 +74,7 @@ def weather(
 
 
 def settle(stack: EmbeddedStack, database_url: str, storm: Storm) -> None:
-    """Within the dispatch lease and two scans after the last kill, all that was accepted is done."""
+    """Within dispatch lease and two scans after the last kill, all that was accepted is done."""
     until = storm.last_kill + DISPATCH_LEASE + 2 * SCAN + MARGIN_SECONDS
     stack.wait_ready(MARGIN_SECONDS)
     engine = sa.create_engine(database_url)
