@@ -253,7 +253,10 @@ class Bench(ExecutionPorts):
         """Hold the locks of rows on another connection (MariaDB only)."""
         with self.engine.connect() as connection, connection.begin():
             connection.execute(
-                sa.select(tasks.c.id).where(tasks.c.id.in_(task_ids)).with_for_update()
+                sa.select(tasks.c.id)
+                .with_hint(tasks, "FORCE INDEX (PRIMARY)")
+                .where(tasks.c.id.in_(task_ids))
+                .with_for_update()
             )
             yield
 
