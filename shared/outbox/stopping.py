@@ -37,17 +37,18 @@ class Interrupted(Interrupt):
 @contextmanager
 def protected(execution: Execution) -> Iterator[None]:
     """Keep the interrupt out of the block. One that was on its way already is raised before it."""
-    with execution.lock:
-        if execution.phase != RUNNING:
-            raise RuntimeError(f"no transaction of its own in phase {execution.phase}")
-        execution.phase = SETTLING
+    is_in = False
     try:
+        with execution.lock:
+            if execution.phase != RUNNING:
+                raise RuntimeError(f"no transaction of its own in phase {execution.phase}")
+            execution.phase, is_in = SETTLING, True
         # An exception set in this thread is raised at the next call, so not after this one.
         _let_pending_interrupts_through()
         yield
     finally:
-        with execution.lock:
-            if execution.phase == SETTLING:
+        if is_in:
+            with execution.lock:
                 execution.phase = RUNNING
 
 

@@ -126,6 +126,32 @@ def test_settle_does_nothing_when_the_task_lives_again(
     assert bench.columns(settle_id)["state"] == "completed"
 
 
+@pytest.mark.databases("mariadb")
+def test_settle_does_nothing_when_the_task_is_retried_under_its_eyes(
+    bench: Bench, other: Bench, things: Things
+) -> None:
+    """The manual retry commits between the settle's first look and its locks."""
+    is_armed = [True]
+
+    def locks(session: Session, payload: Touch) -> None:
+        if is_armed[0]:
+            is_armed[0] = False
+            retry(bench.context, task_id, by="ann")
+        things.lock(session, payload)
+
+    bench.context.kinds.register(
+        Kind(name="mail.send", payload=Touch, locks=locks, on_end=things.on_end)
+    )
+    task_id = bench.put("mail.send", Touch(thing_id=things.add(3)))
+    cancel(other.context, other.enqueuer, task_id, by="ann")
+    (settle_id,) = _settles(bench)
+    _settle(bench, settle_id)
+    assert not is_armed[0]
+    assert bench.columns(task_id)["state"] == "pending"
+    assert things.ended == []
+    assert bench.columns(settle_id)["state"] == "completed"
+
+
 def test_settle_of_a_purged_task_ends_well(bench: Bench, other: Bench, things: Things) -> None:
     kind = things.kind()
     bench.context.kinds.register(kind)

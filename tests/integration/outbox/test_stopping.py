@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from dramatiq.threading import raise_thread_exception
 
 from shared.core.clock import Deadline, monotonic
 from shared.core.errors import CancelRequested, LeaseLost, ShuttingDown, TimeLimitExceeded
@@ -156,16 +158,12 @@ def test_interrupt_never_hits_a_completion(shop: Shop) -> None:
 
 
 def test_interrupt_on_its_way_is_raised_before_a_transaction_begins(shop: Shop) -> None:
-    """It is set while the handler runs, and arrives when the handler enters the block."""
-    from dramatiq.threading import raise_thread_exception
-
-    hits: list[str] = []
+    """The watchdog sets it while the handler waits for the lock to enter the block."""
+    may_enter, hits = threading.Event(), list[str]()
 
     def handler(execution: Execution) -> None:
-        execution.stop(ShuttingDown())
+        assert may_enter.wait(20)
         try:
-            # Set in this very thread, it is pending when the block begins.
-            raise_thread_exception(threading.get_ident(), Interrupted)
             with protected(execution):
                 hits.append("inside")
         except Interrupted:
@@ -173,9 +171,25 @@ def test_interrupt_on_its_way_is_raised_before_a_transaction_begins(shop: Shop) 
             raise
 
     execution = shop.start(SLOW, handler)
+    eventually(lambda: execution.phase == RUNNING)
+    execution.stop(ShuttingDown())
+    with execution.lock:
+        may_enter.set()
+        eventually(lambda: _is_inside(shop.thread, protected))
+        raise_thread_exception(execution.thread_id, Interrupted)
     shop.thread.join_answer()
     assert hits == [RUNNING]
     assert shop.bench.columns(execution.task.id)["state"] == "pending"
+
+
+def _is_inside(thread: threading.Thread, function: Callable[..., object]) -> bool:
+    """Tell whether a thread is in a generator function of ours at this moment."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        if frame.f_code.co_name == function.__name__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def test_interrupts_around_the_handlers_end_kill_no_thread(shop: Shop) -> None:
