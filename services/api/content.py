@@ -78,7 +78,6 @@ class ContentReader:
         self._chunks: Iterator[bytes] = iter(())
         self._last_error: BloxError | None = None
 
-    @property
     def is_done(self) -> bool:
         """Tell whether all was read."""
         return self._left == 0
@@ -101,6 +100,8 @@ class ContentReader:
             self._position += len(chunk)
             self._left -= len(chunk)
             self.pause_seconds = 0.0 if self._limit is None else self._limit.take(len(chunk))
+            if self._left == 0:
+                self.close()
             return chunk
         return b""
 
@@ -150,19 +151,17 @@ class ContentResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything. Raises ClientDisconnect, or Aborted when no place or time is left."""
+        if self._reader.is_done():
+            await self._send_start(send)
+            await send({"type": "http.response.body", "body": self._first, "more_body": False})
+            return
         gone = asyncio.ensure_future(_until_gone(receive))
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._idle_seconds) as idle:
-                await send(
-                    {
-                        "type": "http.response.start",
-                        "status": self.status_code,
-                        "headers": self.raw_headers,
-                    }
-                )
+                await self._send_start(send)
                 chunk = self._first
-                while not self._reader.is_done:
+                while not self._reader.is_done():
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
                     if self._reader.pause_seconds:
                         await asyncio.sleep(min(self._reader.pause_seconds, MAX_PAUSE_SECONDS))
@@ -176,6 +175,10 @@ class ContentResponse(Response):
         finally:
             gone.cancel()
             await self._work.clean_up(self._reader.close)
+
+    async def _send_start(self, send: Send) -> None:
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **start})
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request, Security
@@ -63,7 +63,7 @@ class Caller:
     """The sender of one request. Each method authenticates inside the transaction that it opens."""
 
     api: Api
-    secret: str
+    secret: str = field(repr=False)
 
     async def read(self, scope: str, work: Callable[[Session, Principal], T]) -> T:
         """Run `work` in a transaction that writes nothing, if the key carries `scope`."""

@@ -54,10 +54,11 @@ class Edge:
 
     async def _handle(self, scope: Scope, exchange: _Exchange) -> None:
         started = time.perf_counter()
-        outcome = "answered"
+        outcome = "cut_off"
         try:
             refusal = self._judge_head(scope, exchange.request_id)
             await (refusal or self._app)(scope, exchange.receive, exchange.send)
+            outcome = "answered"
         except ClientDisconnect:
             outcome = "client_gone"
         except Aborted:

@@ -9,8 +9,12 @@ import sqlalchemy as sa
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
+from shared.core.errors import InvalidError
+
 T = TypeVar("T")
 
+#: The largest id that a column holds.
+MAX_ID = 2**63 - 1
 #: Rows of a page when the client does not say.
 DEFAULT_LIMIT = 100
 
@@ -22,9 +26,30 @@ def _iso(moment: dt.datetime) -> str:
 #: A naive UTC datetime of the tables, written as RFC 3339 with a Z.
 Time = Annotated[dt.datetime, PlainSerializer(_iso, return_type=str)]
 
+#: What stands in a name's place: columns of names hold ASCII only, and compare with nothing else.
+NAME_PATTERN = r"^[ -~]*$"
+
+NameCursor = Annotated[
+    str,
+    Query(
+        max_length=64,
+        pattern=NAME_PATTERN,
+        description="`next_cursor` of the page before; without it the first.",
+    ),
+]
+TenantFilter = Annotated[
+    str | None,
+    Query(
+        max_length=64,
+        pattern=NAME_PATTERN,
+        description="Another tenant's; needs the scope `admin`.",
+    ),
+]
+
 Limit = Annotated[int, Query(ge=1, le=1000, description="Most rows in this page.")]
 Cursor = Annotated[
-    int | None, Query(ge=1, description="`next_cursor` of the page before; without it the first.")
+    int | None,
+    Query(ge=1, le=MAX_ID, description="`next_cursor` of the page before; without it the first."),
 ]
 
 
@@ -76,4 +101,7 @@ def to_naive_utc(moment: dt.datetime | None) -> dt.datetime | None:
     """Return what the tables compare with; a time without a zone is taken as UTC."""
     if moment is None or moment.tzinfo is None:
         return moment
-    return moment.astimezone(dt.UTC).replace(tzinfo=None)
+    try:
+        return moment.astimezone(dt.UTC).replace(tzinfo=None)
+    except OverflowError as error:
+        raise InvalidError("there is no such time in UTC", code="time_invalid") from error

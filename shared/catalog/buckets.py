@@ -23,6 +23,8 @@ from shared.core.errors import ConflictError, InvalidError, NotFoundError
 
 #: Candidate channels that a bucket may name.
 MAX_CHANNELS = 16
+#: ASCII, as the column that it is compared with.
+ChannelName = Annotated[str, pydantic.StringConstraints(pattern=r"^[ -~]{1,64}$")]
 
 
 class BucketSpec(pydantic.BaseModel):
@@ -31,7 +33,7 @@ class BucketSpec(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid")
 
     region: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9-]{0,32}$")] = ""
-    channels: list[str] = pydantic.Field(min_length=1, max_length=MAX_CHANNELS)
+    channels: list[ChannelName] = pydantic.Field(min_length=1, max_length=MAX_CHANNELS)
     review_policy: ReviewPolicy | None = None
     max_object_bytes: int | None = pydantic.Field(default=None, ge=0)
 

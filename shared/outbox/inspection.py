@@ -22,6 +22,7 @@ MAX_PAGE = 1000
 MAX_DETAILS = 200
 #: A row may commit this long after the clock of its `created_at`, so ids follow time only roughly.
 _COMMIT_SLACK = dt.timedelta(minutes=5)
+_EARLIEST = dt.datetime(1, 1, 1)
 
 Row = sa.RowMapping
 
@@ -140,7 +141,7 @@ def _first_id_since(session: Session, since: dt.datetime) -> int:
     low, high = session.execute(sa.select(sa.func.min(tasks.c.id), sa.func.max(tasks.c.id))).one()
     if low is None:
         return 0
-    bound = since - _COMMIT_SLACK
+    bound = since - min(_COMMIT_SLACK, since - _EARLIEST)
     while low < high:
         middle = (low + high) // 2
         query = sa.select(tasks.c.id, tasks.c.created_at).where(tasks.c.id >= middle)

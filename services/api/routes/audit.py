@@ -10,7 +10,16 @@ from sqlalchemy.orm import Session
 from services.api.deps import CallerDep
 from services.api.json_route import JsonRoute
 from services.api.routes.tasks import visible_tenant
-from services.api.views import DEFAULT_LIMIT, Cursor, Limit, PageView, Time, View
+from services.api.views import (
+    DEFAULT_LIMIT,
+    MAX_ID,
+    Cursor,
+    Limit,
+    PageView,
+    TenantFilter,
+    Time,
+    View,
+)
 from shared.catalog.accounts import Principal
 from shared.outbox.inspection import list_audit
 
@@ -34,10 +43,8 @@ class AuditView(View):
 @router.get("/audit", summary="List manual actions, newest first")
 async def get_audit(
     caller: CallerDep,
-    task: Annotated[int | None, Query(ge=1, description="Only this task's.")] = None,
-    tenant: Annotated[
-        str | None, Query(max_length=64, description="Another tenant's; needs the scope `admin`.")
-    ] = None,
+    task: Annotated[int | None, Query(ge=1, le=MAX_ID, description="Only this task's.")] = None,
+    tenant: TenantFilter = None,
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> PageView[AuditView]:

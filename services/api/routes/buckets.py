@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
 from services.api.json_route import JsonRoute
 from services.api.routes.puts import BucketName
-from services.api.views import DEFAULT_LIMIT, Limit, Time, View
+from services.api.views import DEFAULT_LIMIT, Limit, NameCursor, Time, View
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import (
     BucketSpec,
@@ -94,7 +92,7 @@ async def delete_a_bucket(caller: CallerDep, bucket: BucketName) -> None:
 @router.get("/buckets", summary="List buckets")
 async def get_buckets(
     caller: CallerDep,
-    cursor: Annotated[str, Query(max_length=63, description="`next_cursor` before.")] = "",
+    cursor: NameCursor = "",
     limit: Limit = DEFAULT_LIMIT,
 ) -> BucketList:
     """The buckets of the key's tenant, by name. Scope `buckets:read`."""

@@ -10,14 +10,16 @@ from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
 from services.api.json_route import JsonRoute
-from services.api.views import Time, View
+from services.api.views import NAME_PATTERN, Time, View
 from shared.catalog.accounts import ADMIN, Principal
 from shared.catalog.channels import ChannelInput, delete_channel, list_channels, put_channel
 from shared.catalog.models import ChannelRecord
 
 router = APIRouter(tags=["admin"], route_class=JsonRoute)
 
-ChannelName = Annotated[str, Path(max_length=64, description="The channel's name.")]
+ChannelName = Annotated[
+    str, Path(max_length=64, pattern=NAME_PATTERN, description="The channel's name.")
+]
 
 
 class ChannelOrder(BaseModel):
@@ -25,8 +27,8 @@ class ChannelOrder(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: str = Field(description="`file` or `s3`.")
-    region: str = Field("", max_length=32)
+    kind: str = Field(max_length=16, pattern=NAME_PATTERN, description="`file` or `s3`.")
+    region: str = Field("", max_length=32, pattern=NAME_PATTERN)
     settings: dict[str, Any] = Field(
         default_factory=dict,
         description="`root` of a file channel; `endpoint`, `bucket`, `region` of an S3 one; "

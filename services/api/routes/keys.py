@@ -14,13 +14,13 @@ from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
 from services.api.posts import write_once
-from services.api.views import Time, View, to_naive_utc
+from services.api.views import MAX_ID, NAME_PATTERN, Time, View, to_naive_utc
 from shared.catalog.accounts import ADMIN, Principal, create_key, list_keys, revoke_key
 from shared.catalog.models import ApiKey
 
 router = APIRouter(tags=["admin"], route_class=JsonRoute)
 
-TenantId = Annotated[str, Path(max_length=64, description="The tenant's id.")]
+TenantId = Annotated[str, Path(max_length=64, pattern=NAME_PATTERN, description="The tenant's id.")]
 
 
 class NewKeyOrder(BaseModel):
@@ -92,7 +92,7 @@ async def get_keys(caller: CallerDep, tenant: TenantId) -> KeyList:
 
 @router.delete("/tenants/{tenant}/keys/{key_id}", summary="Revoke a key", status_code=204)
 async def delete_key(
-    caller: CallerDep, tenant: TenantId, key_id: Annotated[int, Path(ge=1, le=2**63 - 1)]
+    caller: CallerDep, tenant: TenantId, key_id: Annotated[int, Path(ge=1, le=MAX_ID)]
 ) -> None:
     """Revoke a key; it stops at once. Scope `admin`."""
 

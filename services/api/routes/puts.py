@@ -19,6 +19,7 @@ from services.api.openapi import PUT_HEADERS, RAW_BODY
 from services.api.storing import Order, store
 from services.api.tracing import trace_parent
 from services.api.uploads import Declared, parse_declared
+from services.api.views import NAME_PATTERN
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.models import Bucket
@@ -33,7 +34,9 @@ router = APIRouter(tags=["objects"])
 #: database thread while the disk works.
 SMALL_BYTES = 1024 * 1024
 
-BucketName = Annotated[str, Path(max_length=63, description="The bucket's name.")]
+BucketName = Annotated[
+    str, Path(max_length=63, pattern=NAME_PATTERN, description="The bucket's name.")
+]
 KeyPath = Annotated[
     str, Path(description="1 to 1,024 bytes of UTF-8; no NUL, no part `.` or `..`.")
 ]

@@ -17,14 +17,14 @@ from services.api.json_route import JsonRoute
 from services.api.posts import write_once
 from services.api.review_queries import ReviewRow, list_reviews, show_review
 from services.api.routes.tasks import visible_tenant
-from services.api.views import DEFAULT_LIMIT, Cursor, Limit, PageView, Time, View
+from services.api.views import DEFAULT_LIMIT, MAX_ID, Cursor, Limit, PageView, Time, View
 from shared.catalog.accounts import Principal
 from shared.catalog.models import ReviewState
 from shared.catalog.reviewing import decide
 
 router = APIRouter(tags=["reviews"], route_class=JsonRoute)
 
-ReviewId = Annotated[int, Path(ge=1, le=2**63 - 1, description="The review's id.")]
+ReviewId = Annotated[int, Path(ge=1, le=MAX_ID, description="The review's id.")]
 
 
 class StepView(View):

@@ -14,10 +14,13 @@ from services.api.deps import CallerDep
 from services.api.json_route import JsonRoute
 from services.api.views import (
     DEFAULT_LIMIT,
+    MAX_ID,
+    NAME_PATTERN,
     Cursor,
     Limit,
     PageView,
     TaskBrief,
+    TenantFilter,
     Time,
     View,
     task_fields,
@@ -30,7 +33,7 @@ from shared.outbox.states import State
 
 router = APIRouter(tags=["tasks"], route_class=JsonRoute)
 
-TaskId = Annotated[int, Path(ge=1, le=2**63 - 1, description="The task's id.")]
+TaskId = Annotated[int, Path(ge=1, le=MAX_ID, description="The task's id.")]
 
 
 class AttemptView(View):
@@ -79,11 +82,14 @@ class TaskView(TaskBrief):
 async def get_tasks(
     caller: CallerDep,
     state: Annotated[State | None, Query(description="Only tasks in this state.")] = None,
-    queue: Annotated[str | None, Query(max_length=32, description="Only this queue.")] = None,
-    kind: Annotated[str | None, Query(max_length=64, description="Such as `upload.store`.")] = None,
-    tenant: Annotated[
-        str | None, Query(max_length=64, description="Another tenant's; needs the scope `admin`.")
+    queue: Annotated[
+        str | None, Query(max_length=32, pattern=NAME_PATTERN, description="Only this queue.")
     ] = None,
+    kind: Annotated[
+        str | None,
+        Query(max_length=64, pattern=NAME_PATTERN, description="Such as `upload.store`."),
+    ] = None,
+    tenant: TenantFilter = None,
     since: Annotated[
         dt.datetime | None, Query(description="Created at or after this time (RFC 3339).")
     ] = None,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
@@ -13,7 +11,7 @@ from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
 from services.api.posts import write_once
-from services.api.views import DEFAULT_LIMIT, Limit, Time, View
+from services.api.views import DEFAULT_LIMIT, Limit, NameCursor, Time, View
 from shared.catalog.accounts import ADMIN, Principal, create_tenant, list_tenants
 from shared.catalog.models import Tenant
 
@@ -58,7 +56,7 @@ async def post_tenant(caller: CallerDep, tenant: NewTenant, ticket: TicketDep) -
 @router.get("/tenants", summary="List tenants")
 async def get_tenants(
     caller: CallerDep,
-    cursor: Annotated[str, Query(max_length=64, description="`next_cursor` before.")] = "",
+    cursor: NameCursor = "",
     limit: Limit = DEFAULT_LIMIT,
 ) -> TenantList:
     """All tenants, by id. Scope `admin`."""

@@ -69,7 +69,7 @@ def at(channel: object, key: str = KEY) -> Place:
 def test_range_is_read_from_the_first_place(disk: FileChannel) -> None:
     reader = ContentReader([at(disk)], start=1000, length=2_000_000)
     assert read_all(reader) == CONTENT[1000:2_001_000]
-    assert reader.is_done
+    assert reader.is_done()
 
 
 def test_place_that_fails_at_once_is_passed_over(disk: FileChannel) -> None:
@@ -99,5 +99,5 @@ def test_no_place_left_is_said(disk: FileChannel) -> None:
 
 def test_nothing_to_read_opens_nothing() -> None:
     reader = ContentReader([], start=0, length=0)
-    assert reader.is_done
+    assert reader.is_done()
     assert reader.read() == b""
