@@ -31,6 +31,7 @@ app = typer.Typer(
 app.command("up")(basics.up)
 app.command("demo")(basics.demo)
 app.add_typer(basics.db, name="db")
+app.command("secret-key")(basics.secret_key)
 app.command("doctor")(doctor.doctor)
 app.command("check")(check.check)
 app.add_typer(tasks.app, name="tasks")

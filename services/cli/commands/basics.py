@@ -13,6 +13,7 @@ from services.cli.demo.run import run_demo
 from services.cli.stack import DirectoryOption, stack_settings_variables
 from services.cli.supervisor import python_environment
 from services.cli.up import run_up
+from shared.catalog.secret_box import SecretBox
 
 db = typer.Typer(help="The database's schema.", no_args_is_help=True)
 
@@ -33,6 +34,12 @@ def demo(
 ) -> int:
     """Show the main job on a stack of its own, in two minutes: put, kill, fail over, delete."""
     return run_demo(files or [], directory=work_in)
+
+
+def secret_key() -> int:
+    """Print a fresh value for `BLOX_SECRET_KEY`, which encrypts channel credentials at rest."""
+    typer.echo(SecretBox.generate_key())
+    return 0
 
 
 @db.command("upgrade")
