@@ -144,7 +144,11 @@ def _hide(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 def _renderers(*, is_json: bool, colors: bool) -> list[Processor]:
     if is_json:
         return [structlog.processors.JSONRenderer(default=str, ensure_ascii=False)]
-    return [_shorten, structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=28)]
+    # Plain: the fancy formatter prints local variables, and with them keys and credentials.
+    console = structlog.dev.ConsoleRenderer(
+        colors=colors, pad_event_to=28, exception_formatter=structlog.dev.plain_traceback
+    )
+    return [_shorten, console]
 
 
 def _shorten(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
