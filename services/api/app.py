@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 
 from services.api import problems
+from services.api.allowed import AllowedMethods
 from services.api.backlog import Backlog
 from services.api.deps import Api, ApiDeps
 from services.api.edge import Edge
@@ -45,6 +46,16 @@ _TAGS = [
 ]
 
 
+PREFIX = "/v1"
+_ROUTERS = [
+    area.router
+    for area in (
+        puts, objects, listing, instant, buckets, tasks, task_actions, reviews, tenants, keys,
+        channels, nodes, audit,
+    )
+]  # fmt: skip
+
+
 def create_app(deps: ApiDeps) -> FastAPI:
     """Return the application. It starts and stops nothing of what it is given."""
     settings = deps.settings
@@ -63,17 +74,10 @@ def create_app(deps: ApiDeps) -> FastAPI:
         work=Work(deps.database, threads=settings.threads),
         backlog=Backlog(limit=settings.max_backlog),
     )
-    problems.install(app)
-    app.include_router(_routes())
+    problems.install(app, allowed=AllowedMethods(PREFIX, _ROUTERS))
+    v1 = APIRouter(prefix=PREFIX, responses=problems.OPENAPI)
+    for router in _ROUTERS:
+        v1.include_router(router)
+    app.include_router(v1)
     app.add_middleware(Edge, max_header_bytes=settings.max_header_bytes)
     return app
-
-
-def _routes() -> APIRouter:
-    v1 = APIRouter(prefix="/v1", responses=problems.OPENAPI)
-    for area in (
-        puts, objects, listing, instant, buckets, tasks, task_actions, reviews, tenants, keys,
-        channels, nodes, audit,
-    ):  # fmt: skip
-        v1.include_router(area.router)
-    return v1

@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from services.api.allowed import AllowedMethods
 from shared.core.errors import (
     BacklogError,
     BloxError,
@@ -162,11 +163,13 @@ def internal(request_id: str) -> Problem:
     return Problem(500, "internal", "Something went wrong on our side.", request_id=request_id)
 
 
-def install(app: FastAPI) -> None:
+def install(app: FastAPI, *, allowed: AllowedMethods | None = None) -> None:
     """Answer all expected errors of an application with problem documents.
 
+    `allowed` completes the Allow header of a 405, of which the framework knows one route only.
     Surprises pass through; the edge middleware answers them.
     """
+    app.state.allowed_methods = allowed
     app.add_exception_handler(BloxError, _blox_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
@@ -186,8 +189,11 @@ async def _blox_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    status = error.status_code
+    status, headers = error.status_code, dict(error.headers or {})
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed: AllowedMethods | None = request.app.state.allowed_methods
+        if allowed is not None and (methods := allowed.at(request.url.path)):
+            headers["Allow"] = methods
         detail = f"{request.method} is not possible here"
     elif status == HTTPStatus.NOT_FOUND:
         detail = "There is nothing at this address; /docs lists what there is."
@@ -198,7 +204,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
         _CODE_OF_STATUS.get(status, "http_error"),
         detail,
         request_id=request_id_of(request),
-        headers=error.headers,
+        headers=headers,
     )
 
 

@@ -184,6 +184,20 @@ def test_bucket_that_holds_something_is_kept(stack: Stack) -> None:
         assert client.get(f"/buckets/{BUCKET}").status_code == 404
 
 
+def test_wrong_method_names_the_right_ones(stack: Stack) -> None:
+    with stack.client() as client:
+        for path, methods in (
+            (f"{PATH}/a/b", "DELETE, GET, HEAD, PUT"),
+            (f"/buckets/{BUCKET}", "DELETE, GET, PUT"),
+            ("/tasks/1", "GET"),
+            ("/tasks/1:cancel", "POST"),
+        ):
+            answer = client.patch(path)
+            assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+            assert answer.headers["allow"].endswith(methods), (path, answer.headers["allow"])
+        assert client.get("/nowhere").json()["code"] == "no_such_route"
+
+
 def test_openapi_describes_every_route(stack: Stack) -> None:
     document = httpx.get(f"{stack.address.url}/openapi.json").json()
     operations = [
