@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shared.catalog.limits import check_tenant_id
+from shared.catalog.limits import check_tenant_id, is_name
 from shared.catalog.models import ApiKey, Tenant, utc_clock
 from shared.core.errors import (
     ConflictError,
@@ -87,6 +87,7 @@ def create_tenant(session: Session, tenant_id: str, *, name: str = "") -> Tenant
 
 def ensure_tenant(session: Session, tenant_id: str, *, name: str = "") -> Tenant:
     """Return a tenant, created when it is missing."""
+    check_tenant_id(tenant_id)
     found = session.get(Tenant, tenant_id)
     if found is not None:
         return found
@@ -98,6 +99,8 @@ def ensure_tenant(session: Session, tenant_id: str, *, name: str = "") -> Tenant
 
 def list_tenants(session: Session, *, after: str = "", limit: int = 100) -> list[Tenant]:
     """Return tenants by id, those behind `after`."""
+    if not is_name(after):
+        return []
     return list(
         session.scalars(sa.select(Tenant).where(Tenant.id > after).order_by(Tenant.id).limit(limit))
     )
@@ -116,7 +119,7 @@ def create_key(
     unknown = set(scopes) - SCOPES
     if unknown or not scopes:
         raise InvalidError(f"scopes are some of {', '.join(sorted(SCOPES))}", code="scope_unknown")
-    if session.get(Tenant, tenant_id) is None:
+    if not is_name(tenant_id) or session.get(Tenant, tenant_id) is None:
         raise NotFoundError("there is no such tenant", code="tenant_not_found")
     secret = SECRET_PREFIX + secrets.token_urlsafe(32)
     key = ApiKey(
@@ -135,6 +138,8 @@ def create_key(
 
 def list_keys(session: Session, tenant_id: str) -> list[ApiKey]:
     """Return the keys of a tenant, revoked ones as well, by id."""
+    if not is_name(tenant_id):
+        return []
     return list(
         session.scalars(sa.select(ApiKey).where(ApiKey.tenant_id == tenant_id).order_by(ApiKey.id))
     )
@@ -142,11 +147,13 @@ def list_keys(session: Session, tenant_id: str) -> list[ApiKey]:
 
 def revoke_key(session: Session, tenant_id: str, key_id: int) -> None:
     """Revoke a key from now on; again is no error. Raises NotFoundError (`key_not_found`)."""
-    key = session.scalars(
-        sa.select(ApiKey)
-        .where(ApiKey.id == key_id, ApiKey.tenant_id == tenant_id)
-        .with_for_update()
-    ).one_or_none()
+    key = None
+    if is_name(tenant_id):
+        key = session.scalars(
+            sa.select(ApiKey)
+            .where(ApiKey.id == key_id, ApiKey.tenant_id == tenant_id)
+            .with_for_update()
+        ).one_or_none()
     if key is None:
         raise NotFoundError("there is no such key", code="key_not_found")
     if key.revoked_at is None:

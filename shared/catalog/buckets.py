@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shared.catalog.limits import check_bucket_name
+from shared.catalog.limits import check_bucket_name, is_name
 from shared.catalog.models import (
     LIVING,
     Bucket,
@@ -80,11 +80,13 @@ def get_bucket(session: Session, tenant_id: str, name: str) -> Bucket:
 
     Raises NotFoundError (`bucket_not_found`), for another tenant's bucket as well.
     """
-    bucket = session.scalars(
-        sa.select(Bucket)
-        .where(Bucket.tenant_id == tenant_id, Bucket.name == name)
-        .execution_options(populate_existing=True)
-    ).one_or_none()
+    bucket = None
+    if is_name(tenant_id) and is_name(name):
+        bucket = session.scalars(
+            sa.select(Bucket)
+            .where(Bucket.tenant_id == tenant_id, Bucket.name == name)
+            .execution_options(populate_existing=True)
+        ).one_or_none()
     if bucket is None:
         raise NotFoundError("there is no such bucket", code="bucket_not_found")
     return bucket
@@ -94,6 +96,8 @@ def list_buckets(
     session: Session, tenant_id: str, *, after: str = "", limit: int = 100
 ) -> list[Bucket]:
     """Return a tenant's buckets by name, those behind `after`."""
+    if not (is_name(tenant_id) and is_name(after)):
+        return []
     return list(
         session.scalars(
             sa.select(Bucket)
@@ -124,6 +128,8 @@ def delete_bucket(session: Session, tenant_id: str, name: str) -> None:
 
 
 def _locked(session: Session, tenant_id: str, name: str) -> Bucket | None:
+    if not (is_name(tenant_id) and is_name(name)):
+        return None
     return session.scalars(
         sa.select(Bucket)
         .where(Bucket.tenant_id == tenant_id, Bucket.name == name)

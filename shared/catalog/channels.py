@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.orm import Session
 
-from shared.catalog.limits import check_channel_name
+from shared.catalog.limits import check_channel_name, is_name
 from shared.catalog.models import (
     Bucket,
     ChannelRecord,
@@ -142,6 +142,8 @@ def _check(spec: ChannelSpec) -> None:
 
 
 def _locked(session: Session, name: str) -> ChannelRecord | None:
+    if not is_name(name):
+        return None
     return session.scalars(
         sa.select(ChannelRecord)
         .where(ChannelRecord.name == name)

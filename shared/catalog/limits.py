@@ -14,6 +14,8 @@ from shared.core.errors import InvalidError
 #: Bytes of user metadata, names and values together (S3's own limit).
 MAX_METADATA_BYTES = 2048
 MAX_CONTENT_TYPE = 255
+#: Characters of the longest name that any table keeps.
+MAX_NAME = 255
 #: Tries that one upload has per candidate channel, counted in its checkpoint: with the back-off of
 #: the storage kinds a lone channel may be away for about 45 minutes.
 TRIES_PER_CHANNEL = 12
@@ -48,6 +50,15 @@ def check_key(key: str) -> str:
     if any(part in {".", ".."} for part in key.split("/")):
         raise InvalidError("a key has no segment '.' or '..'", code="key_invalid")
     return key
+
+
+def is_name(text: str) -> bool:
+    """Tell whether any column of names could hold this text.
+
+    Such a column is ASCII, and MySQL refuses to compare it with anything else: what is no name is
+    not there, without asking.
+    """
+    return text.isascii() and text.isprintable() and len(text) <= MAX_NAME
 
 
 def check_bucket_name(name: str) -> str:

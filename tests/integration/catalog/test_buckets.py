@@ -8,6 +8,7 @@ import pydantic
 import pytest
 import sqlalchemy as sa
 
+from shared.catalog.accounts import create_key, list_keys, list_tenants, revoke_key
 from shared.catalog.buckets import (
     BucketSpec,
     delete_bucket,
@@ -303,3 +304,25 @@ def test_a_channel_that_goes_while_a_bucket_names_it_is_gone_or_stays(world: Wor
             lambda name=name: world.run(lambda s: delete_channel(s, name)),
         )
         assert isinstance(made, Exception) != isinstance(deleted, Exception), (made, deleted)
+
+
+def test_names_that_the_columns_could_not_hold_name_nothing(world: World, bucket: int) -> None:
+    for name in ("日本", "é", "a\0b", "x" * 300, "\ud800", "😀"):
+        with pytest.raises(NotFoundError):
+            world.run(lambda s, name=name: get_bucket(s, TENANT, name))
+        with pytest.raises(NotFoundError):
+            world.run(lambda s, name=name: delete_bucket(s, TENANT, name))
+        with pytest.raises(NotFoundError):
+            world.run(lambda s, name=name: get_bucket(s, name, "photos"))
+        with pytest.raises(NotFoundError):
+            world.run(lambda s, name=name: set_enabled(s, name, enabled=True))
+        with pytest.raises(NotFoundError):
+            world.run(lambda s, name=name: delete_channel(s, name))
+        with pytest.raises(NotFoundError):
+            world.run(lambda s, name=name: create_key(s, name, scopes=["admin"]))
+        with pytest.raises(NotFoundError):
+            world.run(lambda s, name=name: revoke_key(s, name, 1))
+        assert world.run(lambda s, name=name: list_keys(s, name)) == []
+        assert world.run(lambda s, name=name: list_buckets(s, name)) == []
+        world.run(lambda s, name=name: list_buckets(s, TENANT, after=name))
+        world.run(lambda s, name=name: list_tenants(s, after=name))
