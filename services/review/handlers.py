@@ -127,11 +127,14 @@ def _run_reviewers(execution: Execution, case: Case, facts: Facts, deps: Deps) -
             version_id=case.version_id,
         )
     source = ChannelSource(deps.staging, case.staging_key)
-    deadline = execution.deadline.within(deps.limits.seconds)
     try:
-        with source.open(0, facts.size, deadline) as content:
+        with source.open(0, facts.size, execution.deadline) as content:
             return review_content(
-                order, content, limits=deps.limits, deadline=deadline, check=execution.check
+                order,
+                content,
+                limits=deps.limits,
+                deadline=execution.deadline,
+                check=execution.check,
             )
     except SourceError:
         # Gone because the version was superseded meanwhile? Then that is how the task ends.
