@@ -1,4 +1,4 @@
-"""The filler alone: what a claim costs on few and on many rows, and beside somebody's old snapshot."""
+"""The filler alone: a claim on few and on many rows, and beside somebody's old snapshot."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def insert(stage_: Stage, count: int, database: str) -> None:
             f"SELECT 'bench', 'bench.nothing', CONCAT('t', seq % {TENANTS}), 'pending', 1, "
             "UTC_TIMESTAMP(6) - INTERVAL 10 SECOND + INTERVAL seq MICROSECOND, "
             "UTC_TIMESTAMP(6) - INTERVAL 10 SECOND + INTERVAL seq MICROSECOND, "
-            f"'{{\"v\":1,\"p\":{{}}}}', UTC_TIMESTAMP(6) FROM {database}.seq_1_to_{rows}"
+            f'\'{{"v":1,"p":{{}}}}\', UTC_TIMESTAMP(6) FROM {database}.seq_1_to_{rows}'
         )
 
 
@@ -65,7 +65,9 @@ def speed(stage_: Stage) -> Line:
     rate = moved / (time.perf_counter() - start)
     filler.close()
     outbox.close()
-    return at_least("rows per second into the window, against 15,000", rate / 15_000, 1, f"{rate:,.0f}/s")
+    return at_least(
+        "rows per second into the window, against 15,000", rate / 15_000, 1, f"{rate:,.0f}/s"
+    )
 
 
 def claims(stage_: Stage) -> Line:

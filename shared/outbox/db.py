@@ -20,6 +20,8 @@ from shared.outbox.dialect import SQLITE, Dialect, dialect_of, prepare
 
 T = TypeVar("T")
 
+#: Error numbers that MySQL's client side gives when it could not speak with the server.
+CLIENT_ERRORS = range(2000, 3000)
 #: How often a transaction that met a deadlock or a lock wait is tried.
 TRIES = 6
 
@@ -116,10 +118,19 @@ class Database:
         """Tell whether the database did not answer, as opposed to refusing a statement."""
         if isinstance(error, sa.exc.TimeoutError):
             return True
+        cause: BaseException | None = error
         if isinstance(error, sa.exc.DBAPIError):
-            return error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
-        name = type(error).__name__
-        return name in {"OperationalError", "InterfaceError"}
+            if error.connection_invalidated:
+                return True
+            cause = error.orig
+        if type(cause).__name__ == "InterfaceError":
+            return True
+        # Drivers also call it an OperationalError when a statement is refused for what it says.
+        args: tuple[Any, ...] = getattr(cause, "args", ())
+        code = args[0] if args else None
+        if isinstance(code, int):
+            return code in self.dialect.outages or code in CLIENT_ERRORS
+        return type(cause).__name__ == "OperationalError"
 
 
 class Line:

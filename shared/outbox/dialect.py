@@ -27,12 +27,14 @@ TIME_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
 class Dialect:
     """The words of one database.
 
-    `retryable` are the driver's error numbers after which the same transaction may be tried again.
+    `retryable` are the driver's error numbers after which the same transaction may be tried again,
+    `outages` those with which a server says that it cannot serve anybody now.
     """
 
     name: str
     tokens: dict[str, str]
     retryable: frozenset[int]
+    outages: frozenset[int] = frozenset()
 
     def sql(self, text: str) -> str:
         """Fill the tokens of a statement; unknown ones are an error."""
@@ -85,6 +87,12 @@ MYSQL = Dialect(
     # deadlock, lock wait, record changed since last read, lock wait with NOWAIT on MySQL 8, and
     # a savepoint that is gone: a deadlock took it along, and undoing it hides the deadlock
     retryable=frozenset({1213, 1205, 1020, 3572, 1305}),
+    # no room, too many connections, going down, host blocked, connection killed, network errors,
+    # too many of this user, read-only, statement too long, idle too long
+    outages=frozenset(
+        {1021, 1030, 1037, 1040, 1041, 1053, 1114, 1129, 1135, 1152, 1158, 1159, 1160, 1161}
+        | {1184, 1203, 1226, 1290, 1317, 1836, 1927, 1969, 3024, 4031}
+    ),
 )
 
 SQLITE = Dialect(

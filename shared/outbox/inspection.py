@@ -71,6 +71,9 @@ def list_tasks(
     query = sa.select(*_BRIEF)
     for name in ("state", "queue", "kind", "tenant_id"):
         value = getattr(wanted, name)
+        if value is not None and not value.isascii():
+            # No row has such a name, and MariaDB refuses to compare it.
+            return Page([], None)
         if value is not None:
             query = query.where(tasks.c[name] == value)
     if wanted.since is not None:
@@ -83,6 +86,8 @@ def show_task(session: Session, task_id: int, *, tenant_id: str | None = None) -
     """Return one task, None when there is none or `tenant_id` is given and it is another's."""
     query = sa.select(tasks).where(tasks.c.id == task_id)
     if tenant_id is not None:
+        if not tenant_id.isascii():
+            return None
         query = query.where(tasks.c.tenant_id == tenant_id)
     row = session.execute(query).mappings().first()
     if row is None:

@@ -33,7 +33,7 @@ from shared.outbox.execution import Execution, ExecutionPorts, Executions, Lock
 from shared.outbox.heartbeat import Heartbeat
 from shared.outbox.kinds import Handler, Kind, Kinds
 from shared.outbox.lanes import Lanes
-from shared.outbox.manual import retry
+from shared.outbox.manual import dispatch_now, retry, wake
 from shared.outbox.messages import queue_key
 from shared.outbox.nodes import NodeWriter
 from shared.outbox.pulse import Pulse
@@ -335,6 +335,23 @@ class Outbox:
         """
         state = retry(self.context, task_id, by=by, reason=reason, force=force, tenant_id=tenant_id)
         return str(state)
+
+    def dispatch_now(
+        self, task_id: int, *, by: str, reason: str = "", tenant_id: str | None = None
+    ) -> str:
+        """Make a scheduled task due at once; returns its state. Audited.
+
+        Raises ConflictError when it is not scheduled, NotFoundError as `cancel` does.
+        """
+        state = dispatch_now(self.context, task_id, by=by, reason=reason, tenant_id=tenant_id)
+        return str(state)
+
+    def wake(self, session: Session, task_id: int) -> bool:
+        """Make a task due whose snooze waits for the event that this transaction records.
+
+        Call it after the event's row was locked and written. False when the task does not wait.
+        """
+        return wake(self.context, session, task_id)
 
     def supersede(self, session: Session, task_ids: Sequence[int]) -> None:
         """End older work inside the caller's transaction, which holds the domain rows already."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,9 +178,7 @@ class Pages:
         return count
 
     def _eventful(self, rows: Sequence[Sequence[Any]]) -> list[int]:
-        names = {row[1] for row in rows}
-        found = {name: self._context.kinds.find(name) for name in names}
-        telling = {name for name, kind in found.items() if kind is not None and kind.events}
+        telling = telling_kinds(self._context, (row[1] for row in rows))
         return [int(row[0]) for row in rows if row[1] in telling] if telling else []
 
     def _mark(self, page: Page, text: str, seconds: float, state: str) -> None:
@@ -205,5 +203,11 @@ class Pages:
             _log.warning("fill_mark_failed", count=len(ids), error=str(error))
 
     def _add_events(self, cursor: Any, ids: Sequence[int], state: str, source: str) -> None:
-        data = json.dumps({"from": source})
+        data = json.dumps({"from": source, "to": state})
         add_events(cursor, self._context.db.dialect, [(task_id, state, data) for task_id in ids])
+
+
+def telling_kinds(context: OutboxContext, names: Iterable[str]) -> set[str]:
+    """Return which of these kinds record every transition, as far as they are known here."""
+    found = ((name, context.kinds.find(name)) for name in set(names))
+    return {name for name, kind in found if kind is not None and kind.events}

@@ -22,6 +22,7 @@ from shared.outbox.context import OutboxContext
 from shared.outbox.db import Line
 from shared.outbox.ends import End, Ends
 from shared.outbox.lanes import LaneKey, lower_lanes
+from shared.outbox.pages import telling_kinds
 from shared.outbox.records import add_attempt, add_event, add_events
 from shared.outbox.rows import TaskRow
 from shared.outbox.signals import LeasesRecovered, Redelivered
@@ -99,7 +100,9 @@ class Scans:
         if page:
             ids = sorted(int(row[0]) for row in page)
             cursor.execute(dialect.sql_ids(statements.MAKE_PENDING, ids=len(ids)), ids)
-            self._add_events(cursor, [(int(row[0]), row[1]) for row in page], "scheduled")
+            telling = telling_kinds(self._context, (row[1] for row in page))
+            moved = [int(row[0]) for row in page if row[1] in telling]
+            _add_pending(self._context, cursor, moved, State.SCHEDULED)
         return page
 
     # -- dispatching -----------------------------------------------------------------------
@@ -273,42 +276,37 @@ class Scans:
         if count:
             self._context.signals.emit(Redelivered(reason, count))
 
-    def _add_events(self, cursor: Any, tasks: Sequence[tuple[int, str]], source: str) -> None:
-        add_pending_events(self._context, cursor, tasks, source)
-
 
 def take_back(context: OutboxContext, cursor: Any, page: Sequence[Expired], source: State) -> int:
     """Make these rows pending that are still in this very dispatch; returns how many were."""
     if not page:
         return 0
     dialect = context.db.dialect
+    telling = telling_kinds(context, (row.kind for row in page))
+    heard = sorted((row for row in page if row.kind in telling), key=lambda row: row.id)
+    moved: list[int] = []
+    if heard:
+        cursor.execute(
+            dialect.sql_ids(statements.LOCK_IN_DISPATCH, ids=len(heard), dispatches=len(heard)),
+            _in_dispatch(heard, source),
+        )
+        moved = [int(row[0]) for row in cursor.fetchall()]
     in_order = sorted(page, key=lambda row: row.id)
     cursor.execute(
         dialect.sql_ids(statements.TAKE_BACK, ids=len(in_order), dispatches=len(in_order)),
-        [
-            *(row.id for row in in_order),
-            source.value,
-            *(row.dispatch_id for row in in_order),
-        ],
+        _in_dispatch(in_order, source),
     )
     count = int(cursor.rowcount)
-    add_pending_events(context, cursor, [(row.id, row.kind) for row in in_order], source.value)
+    _add_pending(context, cursor, moved, source)
     return count
 
 
-def add_pending_events(
-    context: OutboxContext, cursor: Any, tasks: Sequence[tuple[int, str]], source: str
-) -> None:
-    """Record the move to `pending` of those tasks whose kind records every transition."""
-    telling = {
-        name
-        for name in {kind for _, kind in tasks}
-        if (kind := context.kinds.find(name)) is not None and kind.events
-    }
-    if telling:
-        data = json.dumps({"from": source})
-        add_events(
-            cursor,
-            context.db.dialect,
-            [(task_id, "pending", data) for task_id, kind in tasks if kind in telling],
-        )
+def _in_dispatch(page: Sequence[Expired], source: State) -> list[Any]:
+    return [*(row.id for row in page), source.value, *(row.dispatch_id for row in page)]
+
+
+def _add_pending(context: OutboxContext, cursor: Any, ids: Sequence[int], source: State) -> None:
+    data = json.dumps({"from": source.value, "to": State.PENDING.value})
+    add_events(
+        cursor, context.db.dialect, [(task_id, State.PENDING.value, data) for task_id in ids]
+    )

@@ -6,9 +6,10 @@ rest: it costs the same with ten thousand and with ten million rows.
 
 from __future__ import annotations
 
-#: Rows of one lane in their order. Rows locked by another are somebody else's business.
+#: Rows of one lane in their order. Rows locked by another are somebody else's business. Times come
+#: as text: a driver takes longer to parse two for each row than for all the rest.
 CLAIM = (
-    "SELECT id, kind, order_at, due_at FROM tasks {by_claim} WHERE queue = {p} AND region = {p} "
+    "SELECT id, kind, CAST(order_at AS CHAR), CAST(due_at AS CHAR) FROM tasks {by_claim} WHERE queue = {p} AND region = {p} "
     "AND state = 'pending' AND tenant_id = {p} AND priority = {p} AND order_at >= {p} "
     "ORDER BY order_at, id LIMIT {p} {skip_locked}"
 )
