@@ -94,7 +94,8 @@ class Breaker:
         """Report a call by which the channel showed that it is not well."""
         with self._lock:
             self._failures += 1
-            if self._probing or self._failures >= self._limit:
+            # Not set back by opening: a failed probe finds the limit reached.
+            if self._failures >= self._limit:
                 self._next_probe_at = self._clock() + self._open_seconds
                 self._probing = False
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +181,39 @@ def test_an_error_in_the_middle_of_a_listing_comes_out(
     assert [next(entries).key, next(entries).key] == ["0/object", "1/object"]
     with pytest.raises(ChannelUnavailable):
         next(entries)
+
+
+def test_an_entry_that_cannot_be_looked_at_fails_the_listing_unless_it_is_gone(
+    channel: FileChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(channel, "a", b"")
+    put(channel, "b", b"")
+    failures: list[OSError] = []
+
+    class Entry:
+        def __init__(self, real: Any) -> None:
+            self.name, self.is_dir, self.is_file = real.name, real.is_dir, real.is_file
+            self._stat = real.stat
+
+        def stat(self, **kwargs: Any) -> os.stat_result:
+            if self.name == "a":
+                raise failures[0]
+            looked_at: os.stat_result = self._stat(**kwargs)
+            return looked_at
+
+    real = os.scandir
+
+    @contextmanager
+    def scandir(folder: int) -> Iterator[Iterator[Entry]]:
+        with real(folder) as entries:
+            yield map(Entry, entries)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    failures[:] = [FileNotFoundError(errno.ENOENT, "gone")]
+    assert [entry.key for entry in channel.list(deadline=soon())] == ["b"]
+    failures[:] = [OSError(errno.EIO, "input/output error")]
+    with pytest.raises(ChannelUnavailable):
+        list(channel.list(deadline=soon()))
 
 
 def test_a_key_and_keys_below_it_exclude_each_other(channel: FileChannel) -> None:

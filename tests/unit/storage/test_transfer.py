@@ -14,6 +14,7 @@ import pytest
 
 from shared.core.clock import Deadline
 from shared.core.errors import CancelRequested, LeaseLost
+from shared.storage.body import Body
 from shared.storage.errors import (
     ChannelError,
     ChannelFull,
@@ -166,6 +167,17 @@ def test_a_transfer_goes_on_with_the_part_size_it_began_with(at: Setting) -> Non
     with pytest.raises(LeaseLost):
         at.transfer(save=stop_after(2, at, LeaseLost()))
     at.opened = OpenChannel.around(at.target, Tuning(part_bytes=2 * PART))
+    done = at.transfer(resume=at.saved[-1])
+    assert (done.parts_sent, done.parts_kept) == (4, 2)
+    assert read(at.target, "to") == DATA
+
+
+def test_a_part_of_another_size_than_planned_is_sent_again(at: Setting) -> None:
+    with pytest.raises(LeaseLost):
+        at.transfer(save=stop_after(3, at, LeaseLost()))
+    at.target.inner.put_part(
+        "to", at.saved[-1].upload_id, 2, Body(b"short"), offset=PART, deadline=Deadline(30)
+    )
     done = at.transfer(resume=at.saved[-1])
     assert (done.parts_sent, done.parts_kept) == (4, 2)
     assert read(at.target, "to") == DATA
