@@ -188,11 +188,11 @@ class Pages:
         def mark(cursor: Any) -> None:
             telling: list[int] = []
             if page.eventful:
+                heard = set(page.eventful)
                 cursor.execute(
-                    dialect.sql_ids(statements.LOCK_DISPATCHING, ids=len(page.eventful)),
-                    [*sorted(page.eventful), page.prefix],
+                    dialect.sql_ids(statements.LOCK_DISPATCHING, ids=len(ids)), [*ids, page.prefix]
                 )
-                telling = [int(row[0]) for row in cursor.fetchall()]
+                telling = [int(row[0]) for row in cursor.fetchall() if row[0] in heard]
             cursor.execute(dialect.sql_ids(text, ids=len(ids)), [seconds, *ids, page.prefix])
             self._add_events(cursor, telling, state, "dispatching")
 

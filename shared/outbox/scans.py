@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from shared.core.clock import Deadline
+from shared.core.errors import UnavailableError
 from shared.core.failpoints import failpoint
 from shared.outbox import rows
 from shared.outbox.context import OutboxContext
@@ -212,7 +213,13 @@ class Scans:
                     code="lease_lost",
                     detail=None,
                 )
-                data = {"owner": row.owner, "fence": row.fence, "recoveries": row.recoveries + 1}
+                data = {
+                    "from": State.RUNNING.value,
+                    "to": State.SCHEDULED.value,
+                    "owner": row.owner,
+                    "fence": row.fence,
+                    "recoveries": row.recoveries + 1,
+                }
                 add_event(cursor, dialect, row.id, "lease_lost", data)
             return done, over
 
@@ -261,8 +268,12 @@ class Scans:
 
         try:
             done = self._ends.end(expected.id, noting)
+        except UnavailableError as error:
+            # Its domain rows may be locked for long; its neighbours do not wait for them.
+            _log.warning("end_failed", task_id=expected.id, error=str(error))
+            read_clock(self._context.db, self._line)
+            return None
         except Exception:
-            # Its neighbours must not wait for it; the next scan tries it again.
             _log.exception("end_failed", task_id=expected.id)
             return None
         return ended[0] if done is not None and ended else None
@@ -282,27 +293,23 @@ def take_back(context: OutboxContext, cursor: Any, page: Sequence[Expired], sour
     if not page:
         return 0
     dialect = context.db.dialect
-    telling = telling_kinds(context, (row.kind for row in page))
-    heard = sorted((row for row in page if row.kind in telling), key=lambda row: row.id)
-    moved: list[int] = []
-    if heard:
-        cursor.execute(
-            dialect.sql_ids(statements.LOCK_IN_DISPATCH, ids=len(heard), dispatches=len(heard)),
-            _in_dispatch(heard, source),
-        )
-        moved = [int(row[0]) for row in cursor.fetchall()]
     in_order = sorted(page, key=lambda row: row.id)
-    cursor.execute(
-        dialect.sql_ids(statements.TAKE_BACK, ids=len(in_order), dispatches=len(in_order)),
-        _in_dispatch(in_order, source),
-    )
+    counts = {"ids": len(in_order), "dispatches": len(in_order)}
+    values = [
+        *(row.id for row in in_order),
+        source.value,
+        *(row.dispatch_id for row in in_order),
+    ]
+    telling = telling_kinds(context, (row.kind for row in page))
+    moved: list[int] = []
+    if telling:
+        heard = {row.id for row in page if row.kind in telling}
+        cursor.execute(dialect.sql_ids(statements.LOCK_IN_DISPATCH, **counts), values)
+        moved = [int(row[0]) for row in cursor.fetchall() if row[0] in heard]
+    cursor.execute(dialect.sql_ids(statements.TAKE_BACK, **counts), values)
     count = int(cursor.rowcount)
     _add_pending(context, cursor, moved, source)
     return count
-
-
-def _in_dispatch(page: Sequence[Expired], source: State) -> list[Any]:
-    return [*(row.id for row in page), source.value, *(row.dispatch_id for row in page)]
 
 
 def _add_pending(context: OutboxContext, cursor: Any, ids: Sequence[int], source: State) -> None:
