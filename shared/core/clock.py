@@ -28,7 +28,9 @@ class Deadline:
 
     __slots__ = ("_at", "_clock")
 
-    def __init__(self, seconds: float = math.inf, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, seconds: float = math.inf, *, clock: Callable[[], float] = monotonic
+    ) -> None:
         self._clock = clock
         self._at = clock() + seconds
 

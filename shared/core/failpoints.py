@@ -1,6 +1,6 @@
-"""Named points where a test may make this process die, stop or wait. Disarmed unless a setting arms them.
+"""Named points where a test may make this process die, stop or wait.
 
-A point costs one dictionary look-up when nothing is armed.
+Disarmed unless a setting arms them. A point costs one dictionary look-up when nothing is armed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ def arm(spec: str) -> None:
     """Arm points from text: ``name=action[:number]``, separated by commas.
 
     Actions: ``kill`` (SIGKILL itself, with the probability `number`, default 1), ``stop``
-    (SIGSTOP itself), ``sleep`` (`number` seconds), ``raise`` (RuntimeError). An empty text disarms all.
+    (SIGSTOP itself), ``sleep`` (`number` seconds), ``raise`` (RuntimeError). An empty text
+    disarms all.
     """
     _armed.clear()
     for item in filter(None, (part.strip() for part in spec.split(","))):
@@ -42,5 +43,5 @@ def failpoint(name: str) -> None:
         raise RuntimeError(f"failpoint {name}")
     elif action == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
-    elif random.random() < number:  # noqa: S311 - a test's dice, not a secret
+    elif random.random() < number:
         os.kill(os.getpid(), signal.SIGKILL)
