@@ -70,7 +70,9 @@ def add(bench: Bench, count: int = 1, **values: Any) -> list[int]:
                 **values,
             }
             answer = connection.execute(sa.insert(tasks).values(**row))
-            ids.append(int(answer.inserted_primary_key[0]))
+            key = answer.inserted_primary_key
+            assert key is not None
+            ids.append(int(key[0]))
     return ids
 
 

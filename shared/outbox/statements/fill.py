@@ -9,8 +9,8 @@ from __future__ import annotations
 #: Rows of one lane in their order. Rows locked by another are somebody else's business. Times come
 #: as text: a driver takes longer to parse two for each row than for all the rest.
 CLAIM = (
-    "SELECT id, kind, CAST(order_at AS CHAR), CAST(due_at AS CHAR) FROM tasks {by_claim} WHERE queue = {p} AND region = {p} "
-    "AND state = 'pending' AND tenant_id = {p} AND priority = {p} AND order_at >= {p} "
+    "SELECT id, kind, CAST(order_at AS CHAR), CAST(due_at AS CHAR) FROM tasks {by_claim} "
+    "WHERE queue = {p} AND region = {p} AND state = 'pending' AND tenant_id = {p} AND priority = {p} AND order_at >= {p} "
     "ORDER BY order_at, id LIMIT {p} {skip_locked}"
 )
 TAKE = (
