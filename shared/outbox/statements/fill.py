@@ -10,7 +10,8 @@ from __future__ import annotations
 #: as text: a driver takes longer to parse two for each row than for all the rest.
 CLAIM = (
     "SELECT id, kind, CAST(order_at AS CHAR), CAST(due_at AS CHAR) FROM tasks {by_claim} "
-    "WHERE queue = {p} AND region = {p} AND state = 'pending' AND tenant_id = {p} AND priority = {p} AND order_at >= {p} "
+    "WHERE queue = {p} AND region = {p} AND state = 'pending' AND tenant_id = {p} "
+    "AND priority = {p} AND order_at >= {p} "
     "ORDER BY order_at, id LIMIT {p} {skip_locked}"
 )
 TAKE = (
