@@ -140,6 +140,7 @@ def our_latency(stage_: Stage) -> list[float]:
         f"--redis-url={stage_.redis.url}",
         "--latency-key=ours",
     )
+    outbox.start_producer()
     scheduler = outbox.compensator()
     stopping = _thread(scheduler.run)
     try:

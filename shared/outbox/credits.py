@@ -108,9 +108,18 @@ class Wallet:
             return
         self._outage.back()
         with self._lock:
+            dealt: set[str] = set()
             for name, count, left in zip(answer[::3], answer[1::3], answer[2::3], strict=True):
                 self._held[name.decode()] = [float(count), before + float(left) / 1000]
-            self._waiting = {key: until for key, until in self._waiting.items() if until > before}
+                if count:
+                    dealt.add(name.decode())
+            # Credits are dealt where no row waits: what was noted before is over. Else a steady
+            # trickle of rows, each of which waits a moment, would never come back to credits.
+            self._waiting = {
+                key: until
+                for key, until in self._waiting.items()
+                if until > before and key[0] not in dealt
+            }
             self._held = {name: held for name, held in self._held.items() if held[1] > before}
 
 

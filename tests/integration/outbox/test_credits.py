@@ -139,3 +139,14 @@ def test_outstanding_credits_count_as_window(bench: Bench) -> None:
     lower_lanes(bench.context.db, [((QUEUE, "", "", 1), clock(bench))])
     assert filler.run_once() == 4
     filler.close()
+
+
+def test_a_deal_ends_the_wait_of_a_tenant_whose_rows_were_filled(bench: Bench) -> None:
+    """Else a trickle of rows that each wait for a moment would never use a credit again."""
+    wallet, dealer = Wallet(bench.context), Dealer(bench.context)
+    wallet.mark_backlog(QUEUE, "acme")
+    dealer.deal({PLACE: 20}, ["node-1"])
+    wallet.refresh()
+    assert wallet.take(QUEUE, "acme") is True
+    wallet.mark_backlog(QUEUE, "acme")
+    assert wallet.take(QUEUE, "acme") is False, "until the next deal"
