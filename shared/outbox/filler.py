@@ -29,6 +29,8 @@ LEASE_MILLIS = 5000
 ROUND_SECONDS = 1.0
 #: Rounds begin at least this far apart, so that a stream of bells is answered in batches.
 GATHER_SECONDS = 0.01
+#: Pages are marked this long after their push: the rows of a busy queue are taken by then.
+MARK_SECONDS = 2.0
 #: The low-water mark outlives the filler that set it by this.
 LOW_MILLIS = 10_000
 #: Seconds between tries while Redis or the database is away.
@@ -92,7 +94,8 @@ class Filler:
                     is_rung = self._listen(client)
                 stop.wait(max(0.0, began + GATHER_SECONDS - monotonic()))
                 began = monotonic()
-                is_full_round = self.run_once(forward=is_rung) > 0 and self._is_more_to_do()
+                is_full_round = self._round(forward=is_rung) > 0 and self._is_more_to_do()
+                self._pages.mark(older_than_seconds=MARK_SECONDS)
                 self.last_ok = monotonic()
             except (redis.RedisError, BloxError) as error:
                 _log.warning("fill_failed", error=repr(error))
@@ -112,6 +115,11 @@ class Filler:
         With `forward`, those who hold other queues' leases are rung: the bell may have been for
         them. Raises redis.RedisError and UnavailableError as they come.
         """
+        moved = self._round(forward=forward)
+        self._pages.mark()
+        return moved
+
+    def _round(self, *, forward: bool) -> int:
         nodes = self._nodes.get(self._line)
         places = self._places.get(nodes, self._line)
         listed = self._take_leases(places, forward=forward)
@@ -124,6 +132,7 @@ class Filler:
 
     def close(self) -> None:
         """Give the leases back, so that another process need not wait for their end."""
+        self._pages.mark()
         try:
             for place in self._windows:
                 self._release(keys=[self._lease_key(place)], args=[self._token])
@@ -142,7 +151,9 @@ class Filler:
     def _listen(self, client: redis.Redis) -> bool:
         """Wait for a bell, but not for long; tell whether it was the one for all fillers."""
         bells = [self._context.scripts.fill_bell_key, self._own_bell(self._token)]
-        answer = client.blpop(bells, timeout=self._patience)
+        mark_in = self._pages.oldest_push() + MARK_SECONDS - monotonic()
+        # Never 0: that would be for ever.
+        answer = client.blpop(bells, timeout=max(0.01, min(self._patience, mark_in)))
         return answer is not None and answer[0] == bells[0].encode()
 
     def _own_bell(self, token: str) -> str:

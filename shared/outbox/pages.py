@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ class Page:
     earliest_due_at: dt.datetime
     #: Tasks whose kind records every transition.
     eventful: list[int]
+    pushed_at: float = 0.0
 
     @property
     def ids(self) -> list[int]:
@@ -72,6 +74,8 @@ class Pages:
         self._context = context
         self._line = line
         self._unsure: deque[Page] = deque()
+        #: Pages that Redis has, oldest first.
+        self._pushed: deque[Page] = deque()
 
     def claim(self, backlog: Backlog, room: int) -> Page | None:
         """Claim up to `room` rows in the order of fairness; None when there were none to be had."""
@@ -99,10 +103,10 @@ class Pages:
         )
 
     def push(self, page: Page) -> int | None:
-        """Push and mark a page; returns the list's length, None when Redis may not have it.
+        """Push a page; returns the list's length, None when Redis may not have it.
 
-        Refused rows are put off. A push whose outcome is unknown is tried again later: the second
-        message of one dispatch is dropped by whoever fetches it.
+        It is to be marked later. Refused rows are put off. A push whose outcome is unknown is tried
+        again: the second message of one dispatch is dropped by whoever fetches it.
         """
         if monotonic() >= page.expires_at - self._context.settings.dispatch_margin_seconds:
             return None
@@ -121,9 +125,29 @@ class Pages:
                 self._unsure.append(page)
             return None
         failpoint("fill.pushed")
-        grace = self._context.settings.dispatched_grace_seconds
-        self._mark(page, statements.MARK_DISPATCHED, grace, "dispatched")
+        page.pushed_at = monotonic()
+        self._pushed.append(page)
         return listed
+
+    def oldest_push(self) -> float:
+        """Return the local time of the oldest push without a mark, infinity without one."""
+        return self._pushed[0].pushed_at if self._pushed else math.inf
+
+    def mark(self, *, older_than_seconds: float = 0.0) -> None:
+        """Mark what was pushed so long ago, or at once what somebody follows by its events.
+
+        A row that a worker has taken meanwhile costs no mark; so a busy queue's pages are marked
+        late. The scan looks for their messages as soon as if they had been marked at once.
+        """
+        now = monotonic()
+        grace = self._context.settings.dispatched_grace_seconds
+        for _ in range(len(self._pushed)):
+            page = self._pushed.popleft()
+            age = now - page.pushed_at
+            if age >= older_than_seconds or page.eventful:
+                self._mark(page, statements.MARK_DISPATCHED, max(0.0, grace - age), "dispatched")
+            else:
+                self._pushed.append(page)
 
     def push_again(self) -> None:
         """Push what may not have arrived, as long as its dispatch lease allows."""

@@ -267,6 +267,7 @@ def test_a_push_without_an_answer_leaves_the_rows_and_is_tried_again(
     private_redis.process.resume()
     eventually(lambda: bench.context.redis.ping())
     pages.push_again()
+    pages.mark()
 
     assert states(bench) == {"dispatched": 3}
     fetched = [decode(body) for body in bench.context.scripts.fetch(QUEUE, 100)]
@@ -291,6 +292,9 @@ def test_a_worker_faster_than_the_mark_keeps_its_task(bench: Bench) -> None:
     page = _claimed_page(bench, pages)
     bench.run(first)
     pages.push(page)
+    pages.mark(older_than_seconds=60)
+    assert bench.read(second).state == "dispatching"
+    pages.mark()
     assert bench.read(first).state == "running"
     assert bench.read(second).state == "dispatched"
 
