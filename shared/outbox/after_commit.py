@@ -19,16 +19,19 @@ _log = structlog.get_logger("outbox")
 _lock = threading.Lock()
 
 
-def after_commit(session: Session, act: Callable[[], None]) -> None:
+def after_commit(
+    session: Session, act: Callable[[], None], *, outlives_savepoints: bool = False
+) -> None:
     """Call `act` after the commit of the session's present transaction.
 
-    What was registered in a savepoint that is rolled back is forgotten with it.
+    What was registered in a savepoint that is rolled back is forgotten with it, unless it
+    `outlives_savepoints`.
     """
     _install()
     if not session.in_transaction():
         session.begin()
     root = session.get_transaction()
-    holder = session.get_nested_transaction() or root
+    holder = root if outlives_savepoints else session.get_nested_transaction() or root
     session.info.setdefault(_INFO, []).append((root, holder, act))
 
 

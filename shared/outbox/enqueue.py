@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pydantic
-import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.core.clock import monotonic, utc_now
 from shared.core.errors import InvalidError
-from shared.outbox.db import Database
+from shared.outbox.after_commit import after_commit
+from shared.outbox.db import Database, cursor_of
 from shared.outbox.kinds import Kind, Kinds
 from shared.outbox.messages import queue_key
 from shared.outbox.records import add_events
@@ -35,8 +35,6 @@ ROWS_PER_INSERT = 500
 PRIORITIES = range(4)
 _INFO = "shared.outbox.after_commit"
 _DUPLICATE = frozenset({1062})
-
-_hooks_lock = threading.Lock()
 
 
 class Credits(Protocol):
@@ -122,7 +120,6 @@ class Enqueuer:
         self._prefix = os.urandom(8).hex()
         self._counter = 0
         self._counter_lock = threading.Lock()
-        _install_hooks()
 
     def enqueue(
         self,
@@ -141,7 +138,7 @@ class Enqueuer:
         chosen = Options(**options) if options else _DEFAULTS
         body = kind.dump(payload)
         after = _after_commit_of(session, self._after_commit)
-        cursor = _cursor(session)
+        cursor = cursor_of(session)
         try:
             if chosen.dedupe_key is not None or chosen.idempotency_key is not None:
                 found = self._find(cursor, kind, chosen)
@@ -181,7 +178,7 @@ class Enqueuer:
             raise InvalidError("enqueue_many takes no dedupe_key and no idempotency_key")
         bodies = [kind.dump(payload) for payload in payloads]
         after = _after_commit_of(session, self._after_commit)
-        cursor = _cursor(session)
+        cursor = cursor_of(session)
         mark = self._row if chosen.due_at is None else self._row_at
         answers: list[Enqueued] = []
         try:
@@ -315,13 +312,9 @@ class _AfterCommit:
         self.dispatches: list[Dispatch] = []
         self.lanes: list[LaneNote] = []
 
-
-def _cursor(session: Session) -> Any:
-    connection = session.connection()
-    driver = connection.connection.dbapi_connection
-    if driver is None:
-        raise InvalidError("the session has no open connection")
-    return driver.cursor()
+    def submit(self) -> None:
+        """Hand it on. Rows of a savepoint that was rolled back: their messages find no row."""
+        self.target.submit(self.dispatches, self.lanes)
 
 
 def _after_commit_of(session: Session, target: AfterCommit) -> _AfterCommit:
@@ -330,36 +323,9 @@ def _after_commit_of(session: Session, target: AfterCommit) -> _AfterCommit:
     if not session.in_transaction():
         session.begin()
     root = session.get_transaction()
-    waiting: list[_AfterCommit] = session.info.setdefault(_INFO, [])
-    for entry in waiting:
-        if entry.root is root and entry.target is target:
-            return entry
-    # Entries of a transaction that was closed without a word are of no use any more.
-    waiting[:] = [entry for entry in waiting if entry.root is root]
-    entry = _AfterCommit(root, target)
-    waiting.append(entry)
+    entries: dict[int, _AfterCommit] = session.info.setdefault(_INFO, {})
+    entry = entries.get(id(target))
+    if entry is None or entry.root is not root or entry.target is not target:
+        entry = entries[id(target)] = _AfterCommit(root, target)
+        after_commit(session, entry.submit, outlives_savepoints=True)
     return entry
-
-
-def _install_hooks() -> None:
-    with _hooks_lock:
-        if not sa.event.contains(Session, "after_commit", _session_committed):
-            sa.event.listen(Session, "after_commit", _session_committed)
-            sa.event.listen(Session, "after_soft_rollback", _session_rolled_back)
-
-
-def _session_committed(session: Session) -> None:
-    waiting = session.info.get(_INFO)
-    if not waiting or session.in_nested_transaction():
-        return
-    del session.info[_INFO]
-    root = session.get_transaction()
-    for entry in waiting:
-        if entry.root is root:
-            # Rows of a savepoint that was rolled back are among them: their messages find no row.
-            entry.target.submit(entry.dispatches, entry.lanes)
-
-
-def _session_rolled_back(session: Session, previous_transaction: Any) -> None:
-    if previous_transaction.parent is None:
-        session.info.pop(_INFO, None)
