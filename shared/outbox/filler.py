@@ -31,6 +31,8 @@ ROUND_SECONDS = 1.0
 GATHER_SECONDS = 0.01
 #: Pages are marked this long after their push: the rows of a busy queue are taken by then.
 MARK_SECONDS = 2.0
+#: Processes are looked up again after a bell when the last look is older than this.
+RUNG_NODES_SECONDS = 0.1
 #: The low-water mark outlives the filler that set it by this.
 LOW_MILLIS = 10_000
 #: Seconds between tries while Redis or the database is away.
@@ -120,7 +122,9 @@ class Filler:
         return moved
 
     def _round(self, *, forward: bool) -> int:
-        nodes = self._nodes.get(self._line)
+        # The bell may be that of a worker that has just begun.
+        age = RUNG_NODES_SECONDS if forward else None
+        nodes = self._nodes.get(self._line, max_age_seconds=age)
         places = self._places.get(nodes, self._line)
         listed = self._take_leases(places, forward=forward)
         self._pages.push_again()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import redis
 import structlog
 
 from shared.core.clock import monotonic
@@ -53,6 +54,7 @@ class NodeWriter:
         self._lock = threading.Lock()
         self._line: Line | None = None
         self._is_removed = False
+        self._consumed: frozenset[str] = frozenset()
 
     def write(
         self,
@@ -65,8 +67,10 @@ class NodeWriter:
     ) -> None:
         """Write the row, in a transaction of its own. Raises UnavailableError as the database does.
 
-        `queues` are names as in Redis; `mean_seconds` are execution times by such a name.
+        `queues` are names as in Redis; `mean_seconds` are execution times by such a name. The
+        filler is woken for queues that were not among them before: their windows have just opened.
         """
+        queues = frozenset(queues)
         means = {name: round(seconds, 6) for name, seconds in (mean_seconds or {}).items()}
         values = (
             self._region,
@@ -91,6 +95,12 @@ class NodeWriter:
             if self._line is None:
                 self._line = self._context.db.line()
             self._context.db.run(write, line=self._line)
+            is_new, self._consumed = not queues <= self._consumed, queues
+        if is_new:
+            try:
+                self._context.scripts.ring_filler()
+            except redis.RedisError as error:
+                _log.info("filler_not_rung", error=str(error))
 
     def remove(self) -> None:
         """Remove the row, so that windows shrink at once; nothing writes it again."""
@@ -120,10 +130,13 @@ class LiveNodes:
         self._read_at = float("-inf")
         self._nodes: Sequence[Node] = ()
 
-    def get(self, line: Line | None = None) -> Sequence[Node]:
+    def get(
+        self, line: Line | None = None, *, max_age_seconds: float | None = None
+    ) -> Sequence[Node]:
         """Return the live processes. Raises UnavailableError as the database does."""
         now = monotonic()
-        if now - self._read_at >= self._max_age_seconds:
+        age = self._max_age_seconds if max_age_seconds is None else max_age_seconds
+        if now - self._read_at >= age:
             self._nodes = live_nodes(self._context, line=line)
             self._read_at = now
         return self._nodes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry as RedisRetry
 from sqlalchemy.orm import Session
 
-from shared.core.errors import ConflictError
+from shared.core.errors import ConflictError, UnavailableError
 from shared.core.ids import node_name
 from shared.outbox.answers import Answers
 from shared.outbox.broker import OutboxBroker
@@ -248,6 +249,9 @@ class Outbox:
             make_client=make_client,
         )
         self._worker.start(self._consumed)
+        # The windows of its queues open with this row. Without the database now, the pulse does it.
+        with contextlib.suppress(UnavailableError):
+            self._write_node()
 
     def run(
         self,

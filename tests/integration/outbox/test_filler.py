@@ -211,6 +211,7 @@ def test_the_low_mark_stands_while_rows_wait_and_a_fetch_below_it_rings(
     add(bench, 12)
     consume(bench, threads=2)
     scripts, client = bench.context.scripts, bench.context.redis
+    client.delete(scripts.fill_bell_key)
     filler.run_once()
     assert client.get(scripts.low_key(QUEUE)) == b"4"
     assert client.llen(scripts.fill_bell_key) == 0

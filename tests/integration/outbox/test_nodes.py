@@ -40,6 +40,18 @@ def test_a_row_tells_what_a_process_does(bench: Bench) -> None:
     assert live_nodes(bench.context) == []
 
 
+def test_the_filler_is_woken_for_a_window_that_opens(bench: Bench) -> None:
+    bell, client = bench.context.scripts.fill_bell_key, bench.context.redis
+    writer = NodeWriter(bench.context)
+    writer.write(role="producer")
+    assert client.delete(bell) == 0
+    writer.write(role="worker", queues=["mail"], threads=2)
+    assert client.delete(bell) == 1
+    writer.write(role="worker", queues=["mail"], threads=2)
+    writer.write(role="worker", queues=[], threads=2)
+    assert client.delete(bell) == 0
+
+
 def test_who_was_not_seen_for_three_beats_is_not_alive(bench: Bench, other: Bench) -> None:
     NodeWriter(bench.context).write(role="worker", queues=["mail"], threads=2)
     NodeWriter(other.context).write(role="worker", queues=["mail"], threads=2)
