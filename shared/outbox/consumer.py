@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: Seconds between looks while the consumer may not fetch (draining, isolated, no database).
 _HOLD_SECONDS = 0.05
 _AWAY_SECONDS = 0.25
+#: Messages of one fetch: Lua hands no more than some thousands of values to a command.
+MAX_FETCH = 1000
 
 _log = structlog.get_logger("outbox.consumer")
 
@@ -67,7 +69,7 @@ class OutboxConsumer(Consumer):
         self._event.clear()
         won = 0
         try:
-            fetched = self._fetch(room)
+            fetched = self._fetch(min(room, MAX_FETCH))
             if fetched:
                 won = self._claim(fetched)
         finally:
