@@ -18,6 +18,7 @@ from shared.outbox.lanes import (
     drop_idle_lanes,
     have_pending,
     insert_lanes,
+    is_overlooked,
     move_watermarks,
     pending_lanes,
     read_lanes,
@@ -31,6 +32,8 @@ LOOK_BACK_SECONDS = 1.0
 #: Seconds between two writes of one lane's watermark, and how far it must have moved.
 SAVE_SECONDS = 2.0
 SAVE_STEP = dt.timedelta(seconds=1)
+#: Looks for overlooked rows take at most one part in so many of the filler's time.
+CHECK_SHARE = 20
 
 
 @dataclass(slots=True)
@@ -86,6 +89,8 @@ class Backlog:
         self._by_tenant: dict[str, list[LaneMemory]] = {}
         self.ring = Ring()
         self._looked_fully_at = float("-inf")
+        self._checked_at = monotonic()
+        self._check_cost_seconds = 0.0
 
     @property
     def has_rows(self) -> bool:
@@ -100,10 +105,18 @@ class Backlog:
         """Read the lanes and look into those believed empty; tell whether it was without bounds.
 
         Once a minute all bounds are left out, lanes that pending rows lack are added, and those
-        that stayed empty are dropped.
+        that stayed empty are dropped. So it is when all lanes are empty and a row waits all the
+        same: whoever made it pending died before saying so, or it was locked when it was its turn.
         """
+        is_full = monotonic() - self._looked_fully_at >= self._context.settings.full_scan_seconds
+        self._look(line, is_full=is_full)
+        if not is_full and self._is_overlooking(line):
+            is_full = True
+            self._look(line, is_full=True)
+        return is_full
+
+    def _look(self, line: Line, *, is_full: bool) -> None:
         db, now = self._context.db, monotonic()
-        is_full = now - self._looked_fully_at >= self._context.settings.full_scan_seconds
         if is_full:
             insert_lanes(db, pending_lanes(db, self.place, line=line), line=line)
             drop_idle_lanes(db, self.place, line=line)
@@ -124,7 +137,24 @@ class Backlog:
             lane.has_rows = answer
             if not answer:
                 lane.found_empty()
-        return is_full
+
+    def _is_overlooking(self, line: Line) -> bool:
+        now = monotonic()
+        pause = max(self._context.settings.scan_seconds, CHECK_SHARE * self._check_cost_seconds)
+        if now - self._checked_at < pause or any(lane.has_rows for lane in self._lanes.values()):
+            return False
+        trail = TRAIL.total_seconds()
+        answer = is_overlooked(
+            self._context.db,
+            self.place,
+            # Older ones were seen by the last full look.
+            since_seconds=now - self._looked_fully_at + trail,
+            until_seconds=trail,
+            line=line,
+        )
+        self._checked_at = monotonic()
+        self._check_cost_seconds = self._checked_at - now
+        return answer
 
     def begin(self, free: int) -> None:
         """Begin a round for a window with so many free places."""

@@ -174,6 +174,19 @@ def have_pending(
     return []
 
 
+def is_overlooked(
+    db: Database, place: Place, *, since_seconds: float, until_seconds: float, line: Line
+) -> bool:
+    """Tell whether a row became pending between these seconds ago, and still is."""
+    sql = db.dialect.sql(statements.OVERLOOKED)
+
+    def look(cursor: Any) -> bool:
+        cursor.execute(sql, (*place, -since_seconds, -until_seconds))
+        return cursor.fetchone() is not None
+
+    return db.run(look, line=line, read_only=True)
+
+
 def move_watermarks(
     db: Database,
     place: Place,

@@ -41,6 +41,12 @@ HAS_PENDING = (
     "AND state = 'pending' AND tenant_id = {p} AND priority = {p} AND order_at >= {p})"
 )
 
+#: A pending row that has waited for a while although no lane shows one: its announcement was lost.
+OVERLOOKED = (
+    "SELECT 1 FROM tasks {by_due} WHERE queue = {p} AND region = {p} AND state = 'pending' "
+    "AND due_at >= {now_plus} AND due_at < {now_plus} ORDER BY due_at LIMIT 1"
+)
+
 #: Rows in the window by state. Each of them became due after the bound, which the reader moves.
 COUNT_WINDOW = (
     "SELECT COUNT(*), MIN(due_at), {now} FROM tasks {by_due} WHERE queue = {p} AND region = {p} "

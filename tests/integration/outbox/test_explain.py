@@ -103,6 +103,7 @@ LANE = ("mail", "", "t3", 2)
 SEARCHES = [
     Hot("fill.CLAIM", fill.CLAIM, _constant(*LANE, EPOCH, LIMIT)),
     Hot("fill.HAS_PENDING", "SELECT " + fill.HAS_PENDING, _constant(*LANE, EPOCH), rows=1),
+    Hot("fill.OVERLOOKED", fill.OVERLOOKED, _constant("mail", "", -1e9, -5), rows=1),
     Hot("fill.LANES", fill.LANES, _constant("mail", ""), rows=32),
     Hot("fill.LANES_IDLE", fill.LANES_IDLE, _constant("mail", "", -60), rows=32),
     Hot("fill.IS_LANE_FRESH", fill.IS_LANE_FRESH, _constant(*LANE, -20), rows=1),

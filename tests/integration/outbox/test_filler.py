@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -402,6 +403,30 @@ def test_the_full_look_finds_what_nobody_announced(
     (alone,) = add(bench, tenant_id="without a lane")
     eventually(lambda: filler.run_once() and bench.read(old).state == "dispatched")
     eventually(lambda: filler.run_once() or bench.read(alone).state == "dispatched")
+    filler.close()
+    bench.close()
+
+
+def test_a_row_whose_announcement_was_lost_is_found_when_it_has_waited_for_seconds(
+    outbox_url: str, redis_url: str, namespace: str
+) -> None:
+    bench = Bench(
+        outbox_url, redis_url, namespace=namespace, full_scan_seconds=3600, scan_seconds=0.1
+    )
+    filler = Filler(bench.context)
+    consume(bench)
+    filler.run_once()
+    # A retry of an old task: whoever made it pending died before lowering or adding its lane.
+    (alone,) = add(bench, order_at=clock(bench) - dt.timedelta(hours=1))
+    started = clock(bench)
+
+    def fill() -> bool:
+        consume(bench)
+        filler.run_once()
+        return bench.read(alone).state == "dispatched"
+
+    eventually(fill, 15)
+    assert (clock(bench) - started).total_seconds() > 4
     filler.close()
     bench.close()
 
