@@ -8,18 +8,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import click
 import typer
 
 from services.cli.commands import basics, buckets, check, doctor, tasks
-from shared.core.errors import (
-    BloxError,
-    ConflictError,
-    InvalidError,
-    NotFoundError,
-)
+from services.cli.sentences import EXPECTED, FAILED, exit_code, sentence
 
-FAILED, USAGE, NOT_FOUND, CONFLICT = 1, 2, 3, 4
+
+def _leave(code: int | None) -> None:
+    """End with what a command returned."""
+    raise typer.Exit(code or 0)
+
 
 app = typer.Typer(
     name="blox",
@@ -27,6 +25,9 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # Plain text: it survives pipes, logs and narrow terminals.
+    rich_markup_mode=None,
+    result_callback=_leave,
 )
 app.command("up")(basics.up)
 app.command("demo")(basics.demo)
@@ -41,23 +42,10 @@ app.add_typer(buckets.app, name="buckets")
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; errors go to standard error as a sentence."""
     try:
-        code = app(list(arguments), standalone_mode=False)
-    except click.exceptions.Exit as exit_:
-        return exit_.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except click.Abort:
-        return FAILED
-    except BloxError as error:
-        sys.stderr.write(f"{error}\n")
-        return _code_of(error)
-    return code if isinstance(code, int) else 0
-
-
-def _code_of(error: BloxError) -> int:
-    if isinstance(error, NotFoundError):
-        return NOT_FOUND
-    if isinstance(error, ConflictError):
-        return CONFLICT
-    return USAGE if isinstance(error, InvalidError) else FAILED
+        app(list(arguments), prog_name="blox")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else FAILED
+    except EXPECTED as error:
+        sys.stderr.write(f"{sentence(error)}\n")
+        return exit_code(error)
+    return 0

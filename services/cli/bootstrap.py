@@ -13,11 +13,12 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from services.cli.embedded import write_private
+from services.cli.sentences import sentence
 from shared.catalog.accounts import ADMIN, authenticate, create_key, ensure_tenant
 from shared.catalog.channels import ChannelInput, put_channel
 from shared.catalog.secret_box import SecretBox
 from shared.core.clock import Deadline
-from shared.core.errors import UnauthorizedError
+from shared.core.errors import BloxError, UnauthorizedError, UnavailableError
 from shared.runtime.assembly import open_staging
 from shared.runtime.database import build_engine
 from shared.runtime.settings import ChannelSettings, Settings
@@ -56,15 +57,23 @@ def _enter_channels(engine: sa.Engine, settings: Settings) -> None:
     secrets = SecretBox(settings.secret_key.get_secret_value())
     for name, channel in sorted(settings.channels.items()):
         own, credentials = _own_settings(channel), _credentials(channel)
-        prepare_channel(
-            ChannelSpec(name, channel.kind, own, credentials), deadline=Deadline(_PREPARE_SECONDS)
-        )
+        _prepare(ChannelSpec(name, channel.kind, own, credentials))
         with Session(engine) as session, session.begin():
             put_channel(
                 session,
                 ChannelInput(name=name, kind=channel.kind, settings=own, credentials=credentials),
                 secrets=secrets,
             )
+
+
+def _prepare(spec: ChannelSpec) -> None:
+    try:
+        prepare_channel(spec, deadline=Deadline(_PREPARE_SECONDS))
+    except BloxError as error:
+        raise UnavailableError(
+            f"channel {spec.name} (BLOX_CHANNELS__{spec.name.upper()}__…) cannot be used",
+            reason=sentence(error),
+        ) from error
 
 
 def _own_settings(channel: ChannelSettings) -> dict[str, Any]:

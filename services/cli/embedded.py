@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import IO
 
 import psutil
+import redis
 
 from shared.core.clock import Deadline
-from shared.core.errors import ConflictError, UnavailableError
+from shared.core.errors import ConflictError, InvalidError, UnavailableError
+from shared.outbox.outbox import make_client
 
 #: Seconds that a program left over from a stack that was killed gets to end.
 _LEFTOVER_SECONDS = 5.0
+#: Seconds that a server gets to answer a first question.
+_ANSWER_SECONDS = 3.0
 #: Below the range from which the kernel takes ports of outgoing connections.
 _PORTS = range(20_000, 30_000)
 
@@ -58,16 +62,24 @@ class Layout:
         self._lock: IO[str] | None = None
 
     def take(self) -> None:
-        """Make the folders and lock the stack; ConflictError when another runs there."""
-        for folder in (self.root, self.staging, self.channels, self.redis, self.logs):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = (self.root / "lock").open("a+")
+        """Make the folders and lock the stack.
+
+        Raises ConflictError when another runs there, InvalidError when it cannot be such a folder.
+        """
+        try:
+            for folder in (self.root, self.staging, self.channels, self.redis, self.logs):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = (self.root / "lock").open("a+")
+        except OSError as error:
+            raise InvalidError(
+                f"{self.root} cannot be the folder of a stack: {error.strerror}"
+            ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             lock.close()
             raise ConflictError(
-                f"another stack runs in {self.root}: stop it, or give another folder",
+                f"another stack runs in {self.root}: stop it, or take another folder (--directory)",
                 directory=str(self.root),
             ) from error
         self._lock = lock
@@ -101,6 +113,17 @@ def prepare_redis(layout: Layout) -> tuple[list[str], str]:
         _REDIS_CONFIGURATION.format(port=port, password=password, directory=layout.redis),
     )
     return [redis_program(), str(configuration)], f"redis://:{password}@127.0.0.1:{port}/0"
+
+
+def need_redis(url: str) -> None:
+    """Ask somebody else's Redis once; UnavailableError when it does not answer."""
+    client = make_client(url, _ANSWER_SECONDS)
+    try:
+        client.ping()
+    except redis.RedisError as error:
+        raise UnavailableError(f"Redis of BLOX_REDIS_URL does not answer: {error}") from error
+    finally:
+        client.close()
 
 
 def redis_program() -> str:

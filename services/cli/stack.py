@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import sqlalchemy as sa
 import typer
 
 from services.cli.embedded import Layout, stack_variables
@@ -36,19 +37,17 @@ def stack_settings_variables(directory: Path) -> dict[str, str]:
     layout = Layout(directory)
     if not layout.database.exists():
         raise InvalidError(
-            f"there is no stack in {directory} (blox up makes one), "
-            "and BLOX_DATABASE_URL does not name a database"
+            f"there is no stack in {directory}: `blox up` makes one, --directory names another "
+            "folder, BLOX_DATABASE_URL a database"
         )
     redis_url = given.get("BLOX_REDIS_URL") or _redis_url(layout)
     return stack_variables(layout, given, redis_url=redis_url, is_for_people=False)
 
 
 def stack_settings(directory: Path) -> Settings:
-    """Return the settings of the stack that is meant; InvalidError when they cannot be used."""
+    """Return the settings of the stack that is meant; SettingsError when they cannot be used."""
     settings = load_settings(stack_settings_variables(directory))
-    found = problems(settings)
-    if found.errors:
-        raise InvalidError("\n".join(found.errors))
+    problems(settings).refuse()
     return settings
 
 
@@ -56,6 +55,8 @@ def stack_settings(directory: Path) -> Settings:
 def open_parts(directory: Path) -> Iterator[Parts]:
     """Open the stack's database, outbox and channels; UnavailableError when the schema is wrong."""
     settings = stack_settings(directory)
+    if (missing := missing_file(settings)) is not None:
+        raise UnavailableError(missing)
     parts = assemble(settings, Metrics("cli"), threads=2)
     try:
         fault = schema_fault(parts.engine)
@@ -65,6 +66,14 @@ def open_parts(directory: Path) -> Iterator[Parts]:
     finally:
         parts.outbox.close(2.0)
         parts.engine.dispose()
+
+
+def missing_file(settings: Settings) -> str | None:
+    """Say that a SQLite database is not there: opening it would make an empty one."""
+    file = sa.make_url(settings.database_url).database if settings.is_sqlite else None
+    if file is None or Path(file).exists():
+        return None
+    return f"there is no database {file}: `blox db upgrade` makes it"
 
 
 def _redis_url(layout: Layout) -> str:

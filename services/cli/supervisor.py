@@ -6,7 +6,6 @@ whoever makes it gives the variables.
 
 from __future__ import annotations
 
-import http.client
 import signal
 import subprocess
 import sys
@@ -14,13 +13,19 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit
 
 from services.cli.bootstrap import AdminAccess, prepare_catalogue
-from services.cli.embedded import Layout, free_port, prepare_redis, stack_variables
+from services.cli.embedded import (
+    Layout,
+    free_port,
+    need_redis,
+    prepare_redis,
+    stack_variables,
+)
 from services.cli.liveness import LivenessWatch
 from services.cli.output import FileOutput, Output
 from services.cli.processes import ManagedProcess, ProcessSpec, ProcessTable
+from services.cli.readiness import not_ready_reason
 from shared.core.clock import Deadline
 from shared.core.errors import BloxError, NotFoundError, UnavailableError
 from shared.runtime.problems import problems
@@ -186,13 +191,12 @@ class EmbeddedStack:
         """Wait until these processes (default: all) say that they are ready."""
         deadline = Deadline(timeout_seconds)
         for name in names or tuple(self._ports):
-            while not is_ready(self.health_url(name)):
+            while (missing := not_ready_reason(self.health_url(name))) is not None:
                 if self._is_aborted():
                     raise StackError("asked to stop before everything was ready")
                 if deadline.expired():
-                    raise StackError(
-                        f"{name} is not ready after {timeout_seconds:g} s\n{self._last_lines(name)}"
-                    )
+                    waited = f"{name} is not ready after {timeout_seconds:.0f} s: {missing}"
+                    raise StackError("\n".join([waited, *self._last_lines(name)]))
                 threading.Event().wait(0.05)
 
     def __enter__(self) -> Self:
@@ -205,18 +209,22 @@ class EmbeddedStack:
     def _start(self, deadline: Deadline) -> None:
         output = self._output or FileOutput(self.layout.logs)
         self._table = table = ProcessTable(output)
-        redis_url = self._given.get("BLOX_REDIS_URL")
+        redis_url, redis_argv = self._given.get("BLOX_REDIS_URL"), None
         if redis_url is None:
-            argv, redis_url = prepare_redis(self.layout)
-            table.start(ProcessSpec("redis", argv, child_environment({}), _REDIS))
+            redis_argv, redis_url = prepare_redis(self.layout)
         self.variables = stack_variables(
             self.layout, self._given, redis_url=redis_url, is_for_people=self._is_for_people
         )
         self.settings = load_settings(self.variables)
+        # All that can be refused is refused before anything runs.
         problems(self.settings).refuse()
+        self._api_port = self._choose_api_port()
+        if redis_argv is not None:
+            table.start(ProcessSpec("redis", redis_argv, child_environment({}), _REDIS))
+        else:
+            need_redis(redis_url)
         self._migrate(deadline.remaining(120.0))
         self.admin = prepare_catalogue(self.settings, key_file=self.layout.admin_key)
-        self._api_port = self._choose_api_port()
         for name, service in self._services():
             order = _API if service == "api" else _WORKERS
             table.start(self._spec(name, service, order))
@@ -276,14 +284,14 @@ class EmbeddedStack:
             start_new_session=True,
         )
         if done.returncode != 0:
-            raise StackError(f"the schema could not be brought up:\n{done.stdout}{done.stderr}")
+            raise StackError(f"{done.stdout}{done.stderr}".strip())
 
-    def _last_lines(self, name: str) -> str:
+    def _last_lines(self, name: str) -> list[str]:
         """Return the end of a process's log file, nothing where logs go to the terminal."""
         try:
-            return "\n".join(self.log_path(name).read_text().splitlines()[-_SHOWN_LINES:])
+            return self.log_path(name).read_text().splitlines()[-_SHOWN_LINES:]
         except OSError:
-            return ""
+            return []
 
     @property
     def _processes(self) -> ProcessTable:
@@ -303,16 +311,3 @@ def python_environment(variables: Mapping[str, str]) -> dict[str, str]:
     environment = child_environment(variables)
     paths = [str(_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
     return {**environment, "PYTHONPATH": ":".join(paths), "PYTHONUNBUFFERED": "1"}
-
-
-def is_ready(health_url: str) -> bool:
-    """Ask /readyz once."""
-    address = urlsplit(health_url)
-    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=2.0)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except OSError:
-        return False
-    finally:
-        connection.close()

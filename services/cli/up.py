@@ -33,7 +33,8 @@ def run_up(directory: Path = DEFAULT_DIRECTORY, *, stream: TextIO | None = None)
     """Run the stack until SIGINT or SIGTERM, and return an exit code.
 
     `BLOX_*` of the environment go to all processes. A second signal changes nothing: the ordered
-    stop goes on, and it is bounded in time.
+    stop goes on, and it is bounded in time. Raises what `EmbeddedStack.start` raises, but not once
+    it was asked to stop.
     """
     stream = sys.stdout if stream is None else stream
     stop = StopRequest()
@@ -63,9 +64,10 @@ def run_up(directory: Path = DEFAULT_DIRECTORY, *, stream: TextIO | None = None)
         stop.wait()
         stream.write("Stopping: API, then workers and scheduler, then Redis.\n")
         killed = stack.stop()
-    except BloxError as error:
-        sys.stderr.write(f"{error}\n")
-        return 0 if stop.event.is_set() else 1
+    except BloxError:
+        if stop.event.is_set():
+            return 0
+        raise
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

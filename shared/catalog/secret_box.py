@@ -18,7 +18,7 @@ class SecretBox:
             self._fernet = Fernet(key)
         except ValueError as error:
             raise InvalidError(
-                "the secret key is not a Fernet key: make one with SecretBox.generate_key()",
+                "the secret key is not a Fernet key: make one with `blox secret-key`",
                 code="secret_key_invalid",
             ) from error
 

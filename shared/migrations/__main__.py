@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from shared.core.errors import BloxError
 from shared.migrations.run import upgrade
-from shared.runtime.database import build_engine
+from shared.runtime.database import build_engine, driver_says
 from shared.runtime.settings import load_settings
 
 
@@ -20,11 +20,17 @@ def main() -> int:
             revision = upgrade(engine)
         finally:
             engine.dispose()
-    except (BloxError, sa.exc.SQLAlchemyError, ValueError, OSError) as error:
-        sys.stderr.write(f"the schema could not be brought up: {error}\n")
-        return 1
+    except sa.exc.SQLAlchemyError as error:
+        return _failed(driver_says(error))
+    except (BloxError, ValueError, OSError) as error:
+        return _failed(str(error))
     sys.stdout.write(f"the schema is at {revision}\n")
     return 0
+
+
+def _failed(reason: str) -> int:
+    sys.stderr.write(f"the schema could not be brought up: {reason}\n")
+    return 1
 
 
 if __name__ == "__main__":

@@ -58,6 +58,13 @@ def build_engine(
     return engine
 
 
+def driver_says(error: BaseException) -> str:
+    """Return what a database's driver said: without numbers, statements and links to manuals."""
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    texts = [part for part in getattr(cause, "args", ()) if isinstance(part, str)]
+    return (texts[-1] if texts else str(cause)).partition("\n")[0]
+
+
 def _timed_pool(observe: ObserveWait | None) -> type[QueuePool]:
     if observe is None:
         return QueuePool

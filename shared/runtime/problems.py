@@ -42,13 +42,7 @@ def problems(settings: Settings, *, unknown: Sequence[str] = ()) -> Problems:
 
 
 def _address_errors(settings: Settings) -> Iterator[str]:
-    scheme = settings.database_url.partition(":")[0]
-    if scheme.partition("+")[0] not in {"sqlite", "mysql", "mariadb"}:
-        yield f"BLOX_DATABASE_URL is {scheme}://…: it must be sqlite or mysql+pymysql."
-    try:
-        sa.make_url(settings.database_url)
-    except sa.exc.ArgumentError:
-        yield "BLOX_DATABASE_URL is not an address."
+    yield from _database_errors(settings.database_url)
     if settings.is_sqlite and settings.database_url.partition("///")[2] in {"", ":memory:"}:
         yield "BLOX_DATABASE_URL names no file: several processes share the database."
     if urlsplit(settings.redis_url).scheme not in {"redis", "rediss", "unix"}:
@@ -58,6 +52,19 @@ def _address_errors(settings: Settings) -> Iterator[str]:
         if missing:
             variables = ", ".join(f"BLOX_CHANNELS__{name}__{part}".upper() for part in missing)
             yield f"Channel {name} is of kind {channel.kind}, but lacks {variables}."
+
+
+def _database_errors(address: str) -> Iterator[str]:
+    scheme = address.partition(":")[0]
+    if scheme.partition("+")[0] not in {"sqlite", "mysql", "mariadb"}:
+        yield f"BLOX_DATABASE_URL is {scheme}://…: it must be sqlite or mysql+pymysql."
+        return
+    try:
+        sa.make_url(address).get_dialect().import_dbapi()
+    except sa.exc.ArgumentError:
+        yield "BLOX_DATABASE_URL is not an address."
+    except ImportError:
+        yield f"BLOX_DATABASE_URL: no driver for {scheme}:// is installed; take mysql+pymysql://."
 
 
 def _missing(channel: ChannelSettings) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from shared.runtime.database import driver_says
+
 #: The newest step of shared/migrations. A test compares; this package may not import that one.
 EXPECTED_HEAD = "0002"
 
@@ -22,7 +24,7 @@ def schema_fault(engine: sa.Engine) -> str | None:
                 return f"the database has no schema: {_HOW}"
             found = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
     except (sa.exc.SQLAlchemyError, OSError) as error:
-        return f"the database does not answer: {error}"
+        return f"the database does not answer: {driver_says(error)}"
     if found is None:
         return f"the database has no schema: {_HOW}"
     if str(found) < EXPECTED_HEAD:

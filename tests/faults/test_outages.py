@@ -11,7 +11,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from services.cli.supervisor import EmbeddedStack, is_ready
+from services.cli.readiness import is_ready
+from services.cli.supervisor import EmbeddedStack
 from shared.outbox.schema import tasks
 from tests.faults.storm import Storm
 from tests.faults.test_storm import check, settings, settle

@@ -19,9 +19,9 @@ db = typer.Typer(help="The database's schema.", no_args_is_help=True)
 
 
 def up(directory: DirectoryOption = Path(".blox")) -> int:
-    """Run the embedded stack in this terminal until Ctrl-C.
+    """Run the stack in this terminal until Ctrl-C.
 
-    `BLOX_DATABASE_URL`, `BLOX_REDIS_URL` and `BLOX_CHANNELS__*` switch it to real servers.
+    BLOX_DATABASE_URL, BLOX_REDIS_URL and BLOX_CHANNELS__* switch it to real servers.
     """
     return run_up(directory)
 
@@ -32,12 +32,18 @@ def demo(
         Path | None, typer.Option(help="Folder for its 1.2 GB of data; default: the system's.")
     ] = None,
 ) -> int:
-    """Show the main job on a stack of its own, in two minutes: put, kill, fail over, delete."""
+    """Put, kill, fail over, delete: the main job, judged.
+
+    On a stack of its own, in less than two minutes. Everything it makes is removed again.
+    """
     return run_demo(files or [], directory=work_in)
 
 
 def secret_key() -> int:
-    """Print a fresh value for `BLOX_SECRET_KEY`, which encrypts channel credentials at rest."""
+    """Print a fresh BLOX_SECRET_KEY.
+
+    It encrypts the credentials of channels at rest: the same for all processes of a deployment.
+    """
     typer.echo(SecretBox.generate_key())
     return 0
 

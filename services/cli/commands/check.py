@@ -29,7 +29,7 @@ _SETTLE_SECONDS = 1.0
 
 def check(
     deep: Annotated[
-        bool, typer.Option(help="Read every stored copy back and compare its SHA-256.")
+        bool, typer.Option("--deep", help="Read every stored copy back and compare its SHA-256.")
     ] = False,
     late_seconds: Annotated[
         float | None,
@@ -42,7 +42,7 @@ def check(
     output: FormatOption = Format.TABLE,
     directory: DirectoryOption = Path(".blox"),
 ) -> int:
-    """Look for broken invariants; exit with 1 and a list when there are any.
+    """List broken invariants; exit 1 if there are any.
 
     Meant for a quiet system. Under load, what two looks a second apart agree on is listed.
     """

@@ -1,27 +1,30 @@
-"""`blox doctor`: can this configuration work? Settings, servers, clock, schema, channels."""
+"""`blox doctor`: can this configuration work? Settings, servers, clock, schema, places of bytes."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import redis
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from services.cli.render import Format, FormatOption, show_rows
-from services.cli.stack import DirectoryOption, stack_settings_variables
+from services.cli.sentences import EXPECTED, sentence
+from services.cli.stack import DirectoryOption, missing_file, stack_settings_variables
 from shared.catalog.channels import list_channels
+from shared.catalog.secret_box import SecretBox
 from shared.core.clock import Deadline, utc_now
 from shared.core.errors import BloxError
 from shared.outbox.inspection import list_nodes
 from shared.outbox.outbox import make_client
 from shared.runtime.assembly import Parts, assemble
 from shared.runtime.metrics import Metrics
-from shared.runtime.problems import problems
+from shared.runtime.problems import Problems, problems
 from shared.runtime.schema import schema_fault
 from shared.runtime.settings import Settings, load_settings, unknown_variables
 
@@ -31,62 +34,100 @@ _PROBE_SECONDS = 10.0
 #: Seconds after which a process that reports every two counts as gone.
 _SILENT_SECONDS = 30.0
 _PROBE_PREFIX = "blox-doctor-probe/"
+#: The oldest Redis that has every command that the outbox sends.
+_OLDEST_REDIS = (6, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing looked at: `ok`, `warning` or `fault`, and a sentence."""
 
-    what: str
     verdict: str
+    what: str
     detail: str
 
 
 def doctor(output: FormatOption = Format.TABLE, directory: DirectoryOption = Path(".blox")) -> int:
-    """Look at settings and servers, and say what would not work. Exits with 1 for a fault."""
+    """Say what would not work; exit 1 for a fault.
+
+    Looks at settings, Redis, staging, database, clock, schema, channels and consumers.
+    """
     variables = stack_settings_variables(directory)
     settings = load_settings(variables)
-    findings = [*_settings(settings, variables), *_redis(settings)]
-    parts = assemble(settings, Metrics("doctor"), threads=2)
-    try:
-        for look in (_database, _clock, _schema, _channels, _consumers):
-            findings += _guarded(look, parts)
-    finally:
-        parts.outbox.close(1.0)
-        parts.engine.dispose()
-    rows = [
-        {"what": item.what, "verdict": item.verdict, "detail": item.detail} for item in findings
-    ]
-    show_rows(rows, ("verdict", "what", "detail"), output, empty="nothing to look at")
+    found = problems(settings, unknown=unknown_variables(variables))
+    findings = [*_settings(found), *_redis(settings), *_inside(settings, found)]
+    show_rows([asdict(item) for item in findings], ("verdict", "what", "detail"), output, empty="")
     return 1 if any(item.verdict == "fault" for item in findings) else 0
 
 
-def _settings(settings: Settings, variables: dict[str, str]) -> Iterator[Finding]:
-    found = problems(settings, unknown=unknown_variables(variables))
-    for sentence in found.errors:
-        yield Finding("settings", "fault", sentence)
-    for sentence in found.warnings:
-        yield Finding("settings", "warning", sentence)
+def _settings(found: Problems) -> Iterator[Finding]:
+    for text in found.errors:
+        yield Finding("fault", "settings", text)
+    for text in found.warnings:
+        yield Finding("warning", "settings", text)
     if not found.errors and not found.warnings:
-        yield Finding("settings", "ok", "nothing to complain of")
+        yield Finding("ok", "settings", "nothing to complain of")
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:
-    client = make_client(settings.redis_url, 2.0)
     try:
-        info: Any = client.info("server")
-        memory: Any = client.config_get("maxmemory*")
+        client = make_client(settings.redis_url, 2.0)
+    except ValueError:
+        # The settings say what is wrong with the address.
+        return
+    try:
+        server: Any = client.info("server")
+        memory: Any = client.info("memory")
     except redis.RedisError as error:
-        yield Finding("redis", "fault", f"does not answer: {error}")
+        yield Finding("fault", "redis", f"does not answer: {error}")
         return
     finally:
         client.close()
-    yield Finding("redis", "ok", f"version {info.get('redis_version')}")
-    policy = str(memory.get("maxmemory-policy", "noeviction"))
-    if str(memory.get("maxmemory", "0")) != "0" and policy != "noeviction":
-        yield Finding(
-            "redis", "fault", f"maxmemory-policy {policy} drops messages: set it to noeviction"
-        )
+    version = str(server.get("redis_version", ""))
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST_REDIS:
+        yield Finding("fault", "redis", f"version {version}: it must be 6.2 or newer")
+    else:
+        yield Finding("ok", "redis", f"version {version}")
+    policy = str(memory.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        # Without a limit it evicts nothing yet.
+        verdict = "fault" if int(memory.get("maxmemory", 0)) else "warning"
+        detail = f"maxmemory-policy {policy} drops messages when memory is short: set noeviction"
+        yield Finding(verdict, "redis", detail)
+
+
+def _inside(settings: Settings, found: Problems) -> Iterator[Finding]:
+    """Look at all that is reached through the database, each thing only if it can be there."""
+    if any("BLOX_DATABASE_URL" in text for text in found.errors):
+        return
+    if (missing := missing_file(settings)) is not None:
+        yield Finding("fault", "database", missing)
+        return
+    if any("BLOX_SECRET_KEY" in text for text in found.errors):
+        # What needs no credentials can be looked at all the same.
+        stand_in = pydantic.SecretStr(SecretBox.generate_key())
+        settings = settings.model_copy(update={"secret_key": stand_in})
+    parts = assemble(settings, Metrics("doctor"), threads=2)
+    try:
+        for look in (_staging, _database, _clock, _schema, _channels, _consumers):
+            findings = _guarded(look, parts)
+            yield from findings
+            if look in (_database, _schema) and any(f.verdict == "fault" for f in findings):
+                return
+    finally:
+        parts.outbox.close(1.0)
+        parts.engine.dispose()
+
+
+def _staging(parts: Parts) -> Iterator[Finding]:
+    path, wanted = parts.settings.staging.path, parts.settings.staging.min_free_bytes
+    parts.staging.channel.probe(deadline=Deadline(_PROBE_SECONDS))
+    free = parts.staging.free_bytes()
+    if free < wanted:
+        detail = f"{path} has {free:,} bytes free, BLOX_STAGING__MIN_FREE_BYTES wants {wanted:,}"
+        yield Finding("fault", "staging", detail)
+    else:
+        yield Finding("ok", "staging", f"{path}, {free:,} bytes free")
 
 
 def _database(parts: Parts) -> Iterator[Finding]:
@@ -94,7 +135,7 @@ def _database(parts: Parts) -> Iterator[Finding]:
         version = session.scalar(
             sa.text("SELECT sqlite_version()" if parts.settings.is_sqlite else "SELECT VERSION()")
         )
-    yield Finding("database", "ok", f"{parts.engine.dialect.name} {version}")
+    yield Finding("ok", "database", f"{parts.engine.dialect.name} {version}")
 
 
 def _clock(parts: Parts) -> Iterator[Finding]:
@@ -106,47 +147,54 @@ def _clock(parts: Parts) -> Iterator[Finding]:
     half = (utc_now() - before) / 2
     skew = abs((theirs - before - half).total_seconds())
     verdict = "ok" if skew < _SKEW_SECONDS else "warning"
-    yield Finding("clock", verdict, f"{skew:.3f} s from the database's")
+    yield Finding(verdict, "clock", f"{skew:.3f} s from the database's")
 
 
 def _schema(parts: Parts) -> Iterator[Finding]:
     fault = schema_fault(parts.engine)
-    yield Finding("schema", "ok" if fault is None else "fault", fault or "as this version wants it")
+    yield Finding("ok" if fault is None else "fault", "schema", fault or "as this version wants it")
 
 
 def _channels(parts: Parts) -> Iterator[Finding]:
     with Session(parts.engine) as session:
         records = [(record.name, record.is_enabled) for record in list_channels(session)]
+    if not records:
+        yield Finding("warning", "channels", "there is none: no bucket can be made")
     for name, is_enabled in records:
-        if not is_enabled:
-            yield Finding(f"channel {name}", "warning", "is switched off")
-            continue
+        what = f"channel {name}"
         try:
             deadline = Deadline(_PROBE_SECONDS)
             next(iter(parts.channels.get(name).list(_PROBE_PREFIX, deadline=deadline)), None)
         except BloxError as error:
-            yield Finding(f"channel {name}", "fault", str(error))
+            yield Finding("fault", what, sentence(error))
+            continue
+        if is_enabled:
+            yield Finding("ok", what, "answers")
         else:
-            yield Finding(f"channel {name}", "ok", "answers")
+            yield Finding("warning", what, "answers, but is switched off: it takes no new bytes")
 
 
 def _consumers(parts: Parts) -> Iterator[Finding]:
     with Session(parts.engine) as session:
         rows = list_nodes(session)
     limit = utc_now() - dt.timedelta(seconds=_SILENT_SECONDS)
+    # A name in Redis is a queue's, with the region behind a dot.
     consumed = {
-        queue for row in rows if row["last_seen"] >= limit for queue in (row["queues"] or [])
+        str(name).partition(".")[0]
+        for row in rows
+        if row["last_seen"] >= limit
+        for name in (row["queues"] or [])
     }
-    for queue in ("upload", "review", "delete"):
+    kinds = parts.catalogue.kinds
+    for queue in (kinds.upload_store.queue, kinds.review_check.queue, kinds.delete_blob.queue):
         if queue in consumed:
-            yield Finding(f"queue {queue}", "ok", "is consumed")
+            yield Finding("ok", f"queue {queue}", "is consumed")
         else:
-            yield Finding(f"queue {queue}", "warning", "nobody consumes it now")
+            yield Finding("warning", f"queue {queue}", "nobody consumes it now")
 
 
 def _guarded(look: Callable[[Parts], Iterator[Finding]], parts: Parts) -> list[Finding]:
     try:
         return list(look(parts))
-    except (BloxError, sa.exc.SQLAlchemyError, OSError) as error:
-        name = look.__name__.lstrip("_")
-        return [Finding(name, "fault", f"{type(error).__name__}: {str(error).splitlines()[0]}")]
+    except EXPECTED as error:
+        return [Finding("fault", look.__name__.lstrip("_"), sentence(error))]

@@ -39,6 +39,8 @@ def list_(
     directory: DirectoryOption = _HERE,
 ) -> None:
     """List tasks, newest first."""
+    if since is not None and since.tzinfo is not None:
+        since = since.astimezone(dt.UTC).replace(tzinfo=None)
     wanted = TaskFilter(state=state, queue=queue, kind=kind, tenant_id=tenant, since=since)
     with open_parts(directory) as parts, _reading(parts.engine) as session:
         page = list_tasks(session, wanted, before=before, limit=limit)
@@ -76,7 +78,11 @@ def cancel(
     output: FormatOption = Format.TABLE,
     directory: DirectoryOption = _HERE,
 ) -> None:
-    """Cancel a task: at once when it waits, soon when it runs. It never completes afterwards."""
+    """Cancel a task; it never completes afterwards.
+
+    One that waits is cancelled at once, one that runs is asked to stop. One that had ended stays as
+    it is, and its state is shown.
+    """
     with open_parts(directory) as parts:
         answer = parts.outbox.cancel(task_id, by=_who(), reason=reason)
     show_fields({"id": task_id, "state": str(answer.state)}, output)
@@ -86,11 +92,16 @@ def cancel(
 def retry(
     task_id: TaskId,
     reason: Reason = "",
-    force: Annotated[bool, typer.Option(help="Run even a completed task again.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Run even a completed task again.")
+    ] = False,
     output: FormatOption = Format.TABLE,
     directory: DirectoryOption = _HERE,
 ) -> None:
-    """Run a failed or cancelled task again. It goes on from its checkpoint."""
+    """Run a failed or cancelled task again.
+
+    It goes on from its checkpoint. Exits with 4 for a task that has not ended, or was superseded.
+    """
     with open_parts(directory) as parts:
         state = parts.outbox.retry(task_id, by=_who(), reason=reason, force=force)
     show_fields({"id": task_id, "state": state}, output)

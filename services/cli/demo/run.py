@@ -12,7 +12,9 @@ from services.cli.demo import scenes_basic, scenes_faults
 from services.cli.demo.profile import shortages, variables
 from services.cli.demo.screen import Screen
 from services.cli.demo.world import World, open_world
+from services.cli.sentences import sentence
 from services.cli.supervisor import EmbeddedStack
+from shared.core.errors import InvalidError, UnavailableError
 
 _SCENES: tuple[Callable[[World], None], ...] = (
     scenes_basic.put_and_get,
@@ -31,30 +33,33 @@ def run_demo(files: Sequence[Path], *, directory: Path | None = None) -> int:
     """Play the demo with these files besides its own; returns an exit code.
 
     Everything lies in a fresh folder, which is removed at the end; when something did not hold, it
-    stays, with the logs of all processes.
+    stays, with the logs of all processes. Raises InvalidError for what is not a file or a folder,
+    UnavailableError when the machine lacks disk or memory.
     """
-    screen = Screen()
-    missing = [path for path in files if not path.is_file()]
+    missing = [str(path) for path in files if not path.is_file()]
     if missing:
-        screen.say(f"not files: {', '.join(map(str, missing))}")
-        return 2
-    root = Path(tempfile.mkdtemp(prefix="blox-demo-", dir=directory))
+        raise InvalidError(f"no such file: {', '.join(missing)}")
+    try:
+        root = Path(tempfile.mkdtemp(prefix="blox-demo-", dir=directory))
+    except OSError as error:
+        raise InvalidError(f"{directory} cannot hold the demo: {error.strerror}") from error
     lacking = shortages(root)
     if lacking:
-        for sentence in lacking:
-            screen.say(f"not enough: {sentence}")
         root.rmdir()
-        return 2
-    code = 1
+        raise UnavailableError("\n".join(lacking))
+    screen, code = Screen(), 1
     try:
         code = _play(screen, root, files)
+    except KeyboardInterrupt:
+        # Nobody wants to look into what they broke off themselves.
+        shutil.rmtree(root, ignore_errors=True)
+        raise
     except Exception as error:
-        screen.say(f"the demo broke off: {type(error).__name__}: {error}")
-    finally:
-        if code == 0:
-            shutil.rmtree(root, ignore_errors=True)
-        else:
-            screen.say(f"logs and data stay in {root}")
+        screen.say(f"the demo broke off: {type(error).__name__}: {sentence(error)}")
+    if code == 0:
+        shutil.rmtree(root, ignore_errors=True)
+    else:
+        screen.say(f"logs and data stay in {root}")
     return code
 
 

@@ -59,12 +59,12 @@ def test_ctrl_c_while_it_starts_ends_it_and_leaves_nothing(tmp_path: Path) -> No
 
 
 def test_bad_settings_are_a_sentence_and_not_a_traceback(tmp_path: Path) -> None:
-    code = RUN + f"sys.exit(run_up(Path({str(tmp_path / 'data')!r})))"
+    command = [sys.executable, "-m", "services.cli", "up", "--directory", str(tmp_path / "data")]
     log = tmp_path / "terminal"
     environment = python_environment({"BLOX_WORKER__THREADS": "none"})
-    up = Process("up", [sys.executable, "-c", code], log=log, env=environment)
+    up = Process("up", command, log=log, env=environment)
     up.start()
     eventually(lambda: not up.is_running(), timeout=40.0)
-    assert up.returncode == 1
+    assert up.returncode == 2
     assert "BLOX_WORKER__THREADS" in log.read_text()
     assert "Traceback" not in log.read_text()
