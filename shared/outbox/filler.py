@@ -127,10 +127,16 @@ class Filler:
         nodes = self._nodes.get(self._line, max_age_seconds=age)
         places = self._places.get(nodes, self._line)
         listed = self._take_leases(places, forward=forward)
+        taken_at = monotonic()
         self._pages.push_again()
         moved = 0
-        for place, length in listed.items():
-            moved += self._fill(self._windows[place], length)
+        for index, place in enumerate(places):
+            if monotonic() - taken_at > LEASE_MILLIS / 2000:
+                # Busy queues before this one took long: its lease must not run out meanwhile.
+                listed = self._take_leases(places[index:], forward=False)
+                taken_at = monotonic()
+            if place in listed:
+                moved += self._fill(self._windows[place], listed[place])
         self._deal()
         return moved
 
