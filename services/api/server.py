@@ -5,7 +5,7 @@ from __future__ import annotations
 import uvicorn
 from starlette.types import ASGIApp
 
-from services.api.protocol import bounded_protocol
+from services.api.protocol import HEAD_SECONDS, bounded_protocol
 
 #: Seconds that an idle connection is kept for the next request; above a load balancer's usual 60.
 KEEP_ALIVE_SECONDS = 75
@@ -20,17 +20,21 @@ def build_server(
     port: int,
     max_header_bytes: int,
     graceful_seconds: float | None = None,
+    head_seconds: float = HEAD_SECONDS,
 ) -> uvicorn.Server:
     """Return a server that is not started yet; `await server.serve()` runs it.
 
-    It installs no log configuration. `graceful_seconds` bounds how long a stop waits for requests.
+    A request's head must come within `head_seconds`; `graceful_seconds` bounds how long a stop
+    waits for requests. It installs no log configuration.
     """
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         loop="uvloop",
-        http=bounded_protocol(max_head_bytes=max_header_bytes + _REQUEST_LINE_BYTES),
+        http=bounded_protocol(
+            max_head_bytes=max_header_bytes + _REQUEST_LINE_BYTES, head_seconds=head_seconds
+        ),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -83,18 +83,26 @@ def store(
     except UnavailableError:
         # Past commit_put only the COMMIT itself can have failed: perhaps after it was carried out.
         if written is None:
-            _remove(staging, staged.key)
+            discard(staging, staged.key)
             raise
         if not _is_committed(database, written, body):
             raise
         answer = written
     except BaseException:
-        _remove(staging, staged.key)
+        discard(staging, staged.key)
         raise
     failpoint("api.put.committed")
     if answer.instant:
-        _remove(staging, staged.key)
+        discard(staging, staged.key)
     return answer
+
+
+def discard(staging: Staging, key: str) -> None:
+    """Remove a staged file that no row names; one that cannot be removed now is the cleanup's."""
+    try:
+        staging.remove(key, deadline=Deadline(REMOVE_SECONDS))
+    except BloxError as error:
+        log.warning("staged_file_left", key=key, error=str(error))
 
 
 def _is_committed(database: Database, written: PutAnswer, body: Staged) -> bool:
@@ -114,11 +122,3 @@ def _is_committed(database: Database, written: PutAnswer, body: Staged) -> bool:
         found = None
     log.warning("put_commit_unknown", version_id=written.version_id, is_committed=found is not None)
     return found is not None
-
-
-def _remove(staging: Staging, key: str) -> None:
-    # A file that stays is named by no row: the cleanup takes it.
-    try:
-        staging.remove(key, deadline=Deadline(REMOVE_SECONDS))
-    except BloxError as error:
-        log.warning("staged_file_left", key=key, error=str(error))

@@ -18,11 +18,17 @@ T = TypeVar("T")
 WAITING_PER_THREAD = 32
 
 
+class Busy(UnavailableError):
+    """Too many requests wait for this process; the work was not begun."""
+
+    code = "busy"
+
+
 class Work:
     """The threads of this process's requests.
 
     A call is never abandoned half-way: a cancelled request still waits for its transaction's end.
-    Raises UnavailableError when too many wait, or when the database does not answer.
+    Raises Busy when too many wait, and UnavailableError when the database does not answer.
     """
 
     def __init__(self, database: Database, *, threads: int) -> None:
@@ -59,7 +65,7 @@ class Work:
 
     async def _run(self, work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
         if self._inside >= self._most:
-            raise UnavailableError("too many requests are waiting", code="busy")
+            raise Busy
         self._inside += 1
         try:
             return await anyio.to_thread.run_sync(work, limiter=limiter)

@@ -14,25 +14,22 @@ from starlette.responses import Response
 from services.api.bodies import stream_body
 from services.api.conditions import parse_conditions
 from services.api.deps import Api, CallerDep
+from services.api.intake import Intake, SmallBody
 from services.api.keys import object_key
 from services.api.openapi import PUT_HEADERS, RAW_BODY
-from services.api.storing import Order, store
+from services.api.storing import Order, discard, store
 from services.api.tracing import trace_parent
 from services.api.uploads import Declared, parse_declared
 from services.api.views import NAME_PATTERN
+from services.api.work import Busy
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.models import Bucket
 from shared.catalog.payloads import REVIEW_CHECK, UPLOAD_STORE
 from shared.catalog.puts import PutAnswer
 from shared.core.errors import TooLargeError
-from shared.storage.staging_writer import StagingWriter
 
 router = APIRouter(tags=["objects"])
-
-#: Bodies up to here are made durable and committed on one thread; larger ones do not hold a
-#: database thread while the disk works.
-SMALL_BYTES = 1024 * 1024
 
 BucketName = Annotated[
     str, Path(max_length=63, pattern=NAME_PATTERN, description="The bucket's name.")
@@ -100,11 +97,10 @@ async def put_object(
         return _admit(api, session, found, declared)
 
     admission = await caller.read("objects:write", admit)
-    writer = api.deps.staging.writer(
-        declared_size=declared.size,
-        max_size=admission.max_bytes,
-        sha256=declared.sha256,
-        md5=declared.md5,
+    intake = Intake(
+        staging=api.deps.staging,
+        declared=declared,
+        max_bytes=admission.max_bytes,
         reserve_bytes=api.deps.min_free_bytes,
     )
     order = Order(
@@ -114,13 +110,8 @@ async def put_object(
         conditions=conditions,
         trace_parent=trace_parent(request),
     )
-    try:
-        await stream_body(request, writer, idle_seconds=settings.body_idle_seconds)
-        answer = await _store(api, writer, order)
-    except BaseException:
-        # Does nothing once the body was finished: what happens to it then is the commit's affair.
-        await api.work.clean_up(writer.abort)
-        raise
+    take_in = _take_small if intake.is_small else _take_large
+    answer = await take_in(api, request, intake, order)
     if answer.task_id is not None:
         api.backlog.add(
             queue=admission.queue, region=admission.region, tenant_id=admission.tenant_id
@@ -128,18 +119,34 @@ async def put_object(
     return put_response(bucket, name, answer)
 
 
-async def _store(api: Api, writer: StagingWriter, order: Order) -> PutAnswer:
+async def _take_small(api: Api, request: Request, intake: Intake, order: Order) -> PutAnswer:
+    """Stage and commit on one thread."""
+    body = SmallBody(intake)
+    await stream_body(request, body, idle_seconds=api.deps.settings.body_idle_seconds)
     deps = api.deps
-
-    def finish_and_commit() -> PutAnswer:
-        return store(deps.database, deps.catalogue, deps.staging, writer.finish(), order)
-
-    if writer.written_bytes <= SMALL_BYTES:
-        return await api.work.call(finish_and_commit)
-    staged = await api.work.files(writer.finish)
     return await api.work.call(
-        lambda: store(deps.database, deps.catalogue, deps.staging, staged, order)
+        lambda: store(deps.database, deps.catalogue, deps.staging, body.finish(), order)
     )
+
+
+async def _take_large(api: Api, request: Request, intake: Intake, order: Order) -> PutAnswer:
+    """Stage while it comes; the last fsync does not hold a thread of the database."""
+    deps = api.deps
+    writer = await api.work.files(intake.open)
+    try:
+        await stream_body(request, writer, idle_seconds=deps.settings.body_idle_seconds)
+        staged = await api.work.files(writer.finish)
+    except BaseException:
+        # Does nothing once the body was finished: what happens to it then is the commit's affair.
+        await api.work.clean_up(writer.abort)
+        raise
+    try:
+        return await api.work.call(
+            lambda: store(deps.database, deps.catalogue, deps.staging, staged, order)
+        )
+    except Busy:
+        await api.work.clean_up(lambda: discard(deps.staging, staged.key))
+        raise
 
 
 def put_response(bucket: str, key: str, answer: PutAnswer) -> JSONResponse:

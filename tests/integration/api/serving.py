@@ -25,10 +25,17 @@ class Address:
 
 
 @contextlib.contextmanager
-def serving(app: ASGIApp, *, max_header_bytes: int = 64 * 1024) -> Iterator[Address]:
+def serving(
+    app: ASGIApp, *, max_header_bytes: int = 64 * 1024, head_seconds: float = 20.0
+) -> Iterator[Address]:
     """Serve `app` until the block ends."""
     server = build_server(
-        app, host="127.0.0.1", port=0, max_header_bytes=max_header_bytes, graceful_seconds=5
+        app,
+        host="127.0.0.1",
+        port=0,
+        max_header_bytes=max_header_bytes,
+        graceful_seconds=5,
+        head_seconds=head_seconds,
     )
     thread = threading.Thread(target=server.run, name="test-server", daemon=True)
     thread.start()

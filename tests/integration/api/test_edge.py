@@ -43,7 +43,7 @@ def address() -> Iterator[Address]:
         return counter.bytes
 
     app.add_middleware(Edge, max_header_bytes=4096)
-    with serving(app, max_header_bytes=4096) as served:
+    with serving(app, max_header_bytes=4096, head_seconds=1.0) as served:
         yield served
 
 
@@ -97,6 +97,14 @@ def test_head_without_end_is_cut_off_before_it_fills_memory(address: Address) ->
             pytest.fail("64 MB of one header were taken in")
         except (BrokenPipeError, ConnectionResetError):
             pass
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /x HTTP/1.1\r\nhost: x\r\nx-slow: "])
+def test_head_that_does_not_come_ends_the_connection(address: Address, begun: bytes) -> None:
+    with connection(address) as sock:
+        sock.sendall(begun)
+        answer = read_answer(sock)
+    assert status_of(answer) == 408
 
 
 def test_long_target_is_refused(address: Address) -> None:
