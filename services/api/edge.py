@@ -93,6 +93,10 @@ class Edge:
         if sum(len(name) + len(value) for name, value in headers) > self._max_header_bytes:
             detail = f"the headers have at most {self._max_header_bytes} bytes"
             return problems.Problem(431, "headers_too_large", detail, request_id=request_id)
+        codings = [value for name, value in headers if name == b"transfer-encoding"]
+        if any(coding.strip().lower() != b"chunked" for coding in codings):
+            detail = "the only transfer coding that is understood is chunked"
+            return problems.Problem(501, "not_implemented", detail, request_id=request_id)
         return None
 
 
