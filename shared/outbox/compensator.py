@@ -19,6 +19,7 @@ from shared.outbox.ends import Ends, EnqueuePort
 from shared.outbox.filler import Filler
 from shared.outbox.gone import Gone
 from shared.outbox.housekeeping import Housekeeping
+from shared.outbox.leases import Leases
 from shared.outbox.nodes import LiveNodes
 from shared.outbox.scans import Scans
 from shared.outbox.walk import uptime_seconds
@@ -57,7 +58,8 @@ class Compensator:
         self._line = context.db.line()
         self._nodes = LiveNodes(context)
         self._places = Places(context)
-        self._scans = Scans(context, Ends(context, enqueuer), self._line)
+        self._scans = Scans(context, self._line)
+        self._leases = Leases(context, Ends(context, enqueuer), self._line)
         self._gone = Gone(context, self._line)
         self._housekeeping = Housekeeping(context, self._line)
         self._filler = Filler(context)
@@ -157,7 +159,7 @@ class Compensator:
         done.dispatch_expired = self._scans.dispatch_expired()
         done.gone = self._gone.run_once()
         if monotonic() >= self._leases_from:
-            done.recovered, done.ended = self._scans.leases()
+            done.recovered, done.ended = self._leases.run_once()
         return done
 
     def _tidy(self) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from shared.outbox import settling
 from shared.outbox.after_commit import after_commit
 from shared.outbox.context import OutboxContext
-from shared.outbox.db import cursor_of
+from shared.outbox.db import TRIES, cursor_of
 from shared.outbox.holding import Held, is_mistake, take
 from shared.outbox.records import add_attempt, add_event, clean_code, clean_text
 from shared.outbox.rows import TaskRow
@@ -58,10 +58,13 @@ class Ends:
         self._enqueuer = enqueuer
         self._dialect = context.db.dialect
 
-    def end(self, task_id: int, judge: Callable[[TaskRow], End | None]) -> TaskRow | None:
+    def end(
+        self, task_id: int, judge: Callable[[TaskRow], End | None], *, tries: int = TRIES
+    ) -> TaskRow | None:
         """End one task in a transaction of its own, if `judge` of its locked row says how.
 
-        `judge` may be called more than once. Returns the row as it was, None when it was left
+        `judge` may be called more than once: up to `tries` times, each after up to a lock wait's
+        time. Returns the row as it was, None when it was left
         alone. Raises UnavailableError when the database does not answer.
         """
 
@@ -73,7 +76,7 @@ class Ends:
             self.end_locked(session, held, end)
             return held.row
 
-        return self._context.db.run_session(work)
+        return self._context.db.run_session(work, tries=tries)
 
     def end_locked(self, session: Session, held: Held, end: End) -> None:
         """End a locked task in the caller's transaction; `on_end` is called, or left to a settle.

@@ -20,11 +20,11 @@ from shared.outbox.context import OutboxContext
 from shared.outbox.db import Line
 from shared.outbox.lanes import lower_lanes
 from shared.outbox.messages import queue_key
-from shared.outbox.scans import SCAN_SECONDS, take_back
+from shared.outbox.scans import take_back
 from shared.outbox.signals import Redelivered
 from shared.outbox.statements import scan as statements
 from shared.outbox.states import State
-from shared.outbox.walk import Bound, Expired, read_clock, walk
+from shared.outbox.walk import SCAN_SECONDS, Bound, Expired, read_clock, walk
 
 #: KEYS a queue's messages; ARGV dispatch ids. Answers the places in ARGV of those that are missing.
 _MISSING = """

@@ -19,6 +19,8 @@ from shared.outbox.window import EPOCH, moment
 
 #: A bound trails the database's clock by this, for rows whose transaction commits late.
 TRAIL = dt.timedelta(seconds=5)
+#: Seconds that one scan may take before the others have their turn.
+SCAN_SECONDS = 5.0
 _STEP = dt.timedelta(microseconds=1)
 
 
