@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy.orm import Session
 
 from shared.core.clock import monotonic
-from shared.core.errors import BloxError, LeaseLost
+from shared.core.errors import BloxError, LeaseLost, TransientError, UnavailableError
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Snooze
 from shared.outbox import rows
@@ -36,6 +36,9 @@ from shared.outbox.verdicts import Answer, Facts, GiveBack, Verdict, judge, norm
 #: Seconds between tries of a write that the database did not take: doubled up to the second.
 FIRST_WAIT_SECONDS = 0.05
 LAST_WAIT_SECONDS = 2.0
+#: How often an answer that is refused for what it says is tried, before a plain retry stands in for
+#: it, and then how often that one.
+_TRIES_REFUSED = 3
 
 _DEFAULT_POLICY = RetryPolicy()
 _log = structlog.get_logger("outbox.answers")
@@ -66,18 +69,24 @@ class Answers:
         if isinstance(answer, BaseException):
             self._log_error(execution, answer)
         verdict: Verdict | None = None
-        wait_seconds, is_unknown = FIRST_WAIT_SECONDS, False
+        wait_seconds, is_unknown, refusals = FIRST_WAIT_SECONDS, False, 0
         while not isinstance(answer, LeaseLost):
             try:
                 verdict = self._try(execution, answer, is_unknown=is_unknown)
                 break
             except Exception as error:
                 is_unknown = True
+                refusals += not isinstance(error, UnavailableError)
                 left = execution.lease_ends - monotonic()
-                if left <= 0:
+                if left <= 0 or refusals >= 2 * _TRIES_REFUSED:
                     _log.error("answer_left_to_scan", task_id=execution.task.id, error=str(error))
                     break
                 _log.warning("answer_tried_again", task_id=execution.task.id, error=str(error))
+                if refusals == _TRIES_REFUSED:
+                    # Its lease is renewed all the while: it must not be tried for ever.
+                    answer = TransientError(
+                        f"the answer could not be written: {error}", code="answer_unwritable"
+                    )
                 threading.Event().wait(min(wait_seconds, left))
                 wait_seconds = min(LAST_WAIT_SECONDS, wait_seconds * 2)
         if verdict is None:

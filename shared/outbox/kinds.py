@@ -123,7 +123,10 @@ class Kind(Generic[P]):
                     code="payload_newer",
                 )
             return self.payload.model_validate(body)
-        except (KeyError, TypeError, ValueError) as error:
+        except PermanentError:
+            raise
+        except Exception as error:
+            # Upgrades and validators are code too. Who ends the task must get past them.
             raise PermanentError(
                 f"payload of {self.name} cannot be read: {error}", code="payload_unreadable"
             ) from error

@@ -27,6 +27,10 @@ from shared.core.outcomes import Fail, Retry, Snooze
 from shared.outbox.policy import RetryPolicy
 from shared.outbox.states import State
 
+#: Seconds that a task may be put off for at most: a column cannot hold every number.
+MAX_WAIT_SECONDS = 10 * 366 * 86400.0
+#: Seconds that another side may make a task wait by what it says of itself; then it is asked again.
+MAX_THROTTLE_SECONDS = 86400.0
 #: Codes under which a request to end a running task is kept in its row.
 REQUEST_CODES = frozenset({"cancelled", "superseded"})
 
@@ -113,12 +117,12 @@ def _judge(answer: Answer, facts: Facts, draw: Callable[[], float]) -> Verdict:
             return Verdict(
                 outcome="snooze",
                 state=State.SCHEDULED,
-                wait_seconds=max(0.0, seconds),
+                wait_seconds=_bounded(seconds),
                 code="snoozed",
                 detail=reason,
             )
         case Fail(code=code, detail=detail):
-            return _failed(code, detail)
+            return _failed(str(code), str(detail))
         case PermanentError():
             return _failed(answer.code, describe(answer))
         case SupersededError():
@@ -128,9 +132,8 @@ def _judge(answer: Answer, facts: Facts, draw: Callable[[], float]) -> Verdict:
         case Retry(after_seconds=seconds, reason=reason):
             return _retry(facts, seconds, "retry", reason, draw)
         case ThrottledError():
-            return _retry(
-                facts, None, answer.code, describe(answer), draw, answer.retry_after_seconds
-            )
+            asked = _bounded(answer.retry_after_seconds, MAX_THROTTLE_SECONDS)
+            return _retry(facts, None, answer.code, describe(answer), draw, asked)
         case _:
             return _retry(facts, None, _code_of(answer), describe(answer), draw)
 
@@ -162,10 +165,15 @@ def _retry(
         outcome="retry",
         state=State.SCHEDULED,
         counted=True,
-        wait_seconds=max(0.0, wait, at_least_seconds),
+        wait_seconds=max(_bounded(wait), at_least_seconds),
         code=code,
         detail=detail,
     )
+
+
+def _bounded(seconds: float, at_most: float = MAX_WAIT_SECONDS) -> float:
+    # Not a number counts as none: comparisons with it are false.
+    return min(max(0.0, seconds), at_most)
 
 
 def _failed(code: str, detail: str) -> Verdict:
