@@ -22,14 +22,7 @@ def object_key(raw_path: bytes, matched: str, *, max_bytes: int) -> str:
     prefix = text[: len(text) - len(matched)].encode()
     if not decoded.startswith(prefix):
         raise InvalidError("the address is not UTF-8", code="key_invalid")
-    raw = decoded[len(prefix) :]
-    if len(raw) > max_bytes:
-        raise InvalidError(
-            f"a key has 1 to {max_bytes} bytes of UTF-8, this one has {len(raw)}",
-            code="key_invalid",
-            key_bytes=len(raw),
-        )
     try:
-        return check_key(raw.decode("utf-8"))
+        return check_key(decoded[len(prefix) :].decode("utf-8"), max_bytes=max_bytes)
     except UnicodeDecodeError as error:
         raise InvalidError("a key is UTF-8", code="key_invalid") from error

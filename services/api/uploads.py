@@ -51,7 +51,7 @@ def parse_declared(
         raise InvalidError("a PUT stores whole objects: no Content-Range", code="content_range")
     for name in KEPT_HEADERS:
         if headers.get(name):
-            metadata[KEPT_PREFIX + name] = headers[name]
+            metadata[KEPT_PREFIX + name] = _text(name, headers[name].encode("latin-1"))
     sha256 = headers.get("x-blox-sha256")
     return Declared(
         size=_size(headers),
@@ -60,6 +60,13 @@ def parse_declared(
         content_type=check_content_type(headers.get("content-type")),
         metadata=checked_metadata(metadata, max_bytes=max_metadata_bytes),
     )
+
+
+def client_metadata(metadata: Mapping[str, str], *, max_bytes: int) -> dict[str, str]:
+    """Return metadata that a client has named itself; what headers stand for is not its to set."""
+    for name in metadata:
+        _refuse_taken(name, name)
+    return checked_metadata(metadata, max_bytes=max_bytes)
 
 
 def checked_metadata(metadata: Mapping[str, str], *, max_bytes: int) -> dict[str, str]:
@@ -78,21 +85,29 @@ def metadata_headers(metadata: Mapping[str, str]) -> dict[str, str]:
     headers = {}
     for name, value in metadata.items():
         kept = name.removeprefix(KEPT_PREFIX)
-        header = kept if kept != name else META_PREFIX + name
+        header = kept if kept != name and kept in KEPT_HEADERS else META_PREFIX + name
         headers[header] = value.encode().decode("latin-1")
     return headers
 
 
 def _add_metadata(metadata: dict[str, str], header: str, raw_value: bytes) -> None:
     name = header.removeprefix(META_PREFIX)
-    if name.startswith(KEPT_PREFIX):
-        raise InvalidError(f"{header[:80]}: this name is taken", code="metadata_invalid")
-    try:
-        value = raw_value.decode("utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise InvalidError(f"{header[:80]} is not UTF-8", code="metadata_invalid") from error
+    _refuse_taken(name, header)
+    value = _text(header, raw_value)
     # Repeated fields are one list, as everywhere in HTTP.
     metadata[name] = f"{metadata[name]}, {value}" if name in metadata else value
+
+
+def _refuse_taken(name: str, shown: str) -> None:
+    if name.lower().startswith(KEPT_PREFIX):
+        raise InvalidError(f"{shown[:80]}: this name is taken", code="metadata_invalid")
+
+
+def _text(header: str, raw_value: bytes) -> str:
+    try:
+        return raw_value.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise InvalidError(f"{header[:80]} is not UTF-8", code="metadata_invalid") from error
 
 
 def _size(headers: Mapping[str, str]) -> int | None:

@@ -29,19 +29,19 @@ _METADATA_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
-def check_key(key: str) -> str:
+def check_key(key: str, *, max_bytes: int = MAX_KEY_BYTES) -> str:
     """Return an object's key; InvalidError (`key_invalid`) when it cannot be one.
 
-    One to 1,024 bytes of UTF-8, no NUL, no segment `.` or `..`: such keys cannot be fetched by
-    URL, because clients and proxies fold them away.
+    One to `max_bytes` (1,024) bytes of UTF-8, no NUL, no segment `.` or `..`: such keys cannot be
+    fetched by URL, because clients and proxies fold them away.
     """
     try:
         size = len(key.encode())
     except UnicodeEncodeError as error:
         raise InvalidError("the key is not valid Unicode", code="key_invalid") from error
-    if not 1 <= size <= MAX_KEY_BYTES:
+    if not 1 <= size <= max_bytes:
         raise InvalidError(
-            f"a key has 1 to {MAX_KEY_BYTES} bytes of UTF-8, this one has {size}",
+            f"a key has 1 to {max_bytes} bytes of UTF-8, this one has {size}",
             code="key_invalid",
             key_bytes=size,
         )

@@ -17,7 +17,7 @@ from services.api.json_route import JsonRoute
 from services.api.openapi import WRITE_CONDITIONS
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName, PutView, put_response
-from services.api.uploads import checked_metadata
+from services.api.uploads import client_metadata
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.limits import check_key
@@ -59,8 +59,8 @@ async def post_instant_upload(
     In a reviewed bucket it must have passed the present policy. Scope `objects:write`.
     """
     settings = caller.api.deps.settings
-    check_key(upload.key)
-    metadata = checked_metadata(upload.metadata, max_bytes=settings.max_metadata_bytes)
+    check_key(upload.key, max_bytes=settings.max_key_bytes)
+    metadata = client_metadata(upload.metadata, max_bytes=settings.max_metadata_bytes)
     conditions = parse_conditions(request.headers).for_write()
 
     def work(session: Session, principal: Principal) -> Answer:

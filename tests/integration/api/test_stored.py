@@ -65,6 +65,8 @@ def test_known_content_is_stored_at_once_and_only_once(
         assert client.post(instant, json=order, headers=once).json() == first.json()
         new = {"if-none-match": "*"}
         assert client.post(instant, json=order, headers=new).status_code == 412
+        forged = {**order, "metadata": {"http.set-cookie": "a=b"}}
+        assert client.post(instant, json=forged).json()["code"] == "metadata_invalid"
         for key in ("a", "b", "c"):
             assert client.get(f"{PATH}/{key}").content == CONTENT
         assert len(copies(stack)) == 1

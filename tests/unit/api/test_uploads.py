@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 
-from services.api.uploads import Declared, metadata_headers, parse_declared
+from services.api.uploads import Declared, client_metadata, metadata_headers, parse_declared
 from shared.core.errors import InvalidError
 
 SHA256 = hashlib.sha256(b"x").hexdigest()
@@ -76,9 +76,25 @@ def test_what_cannot_be_meant_is_refused(headers: list[tuple[str, str]]) -> None
         parse(*headers)
 
 
-def test_metadata_that_is_not_utf8_is_refused() -> None:
+def test_kept_header_comes_back_byte_for_byte() -> None:
+    said = 'attachment; filename="grün.txt"'
+    kept = metadata_headers(parse(("content-disposition", said)).metadata)
+    assert kept["content-disposition"].encode("latin-1") == said.encode()
+
+
+@pytest.mark.parametrize("name", ["http.set-cookie", "HTTP.transfer-encoding", "http.etag"])
+def test_no_metadata_of_a_client_becomes_a_header_of_ours(name: str) -> None:
     with pytest.raises(InvalidError):
-        parse_declared([(b"x-blox-meta-a", b"\xff")], max_metadata_bytes=2048)
+        client_metadata({name: "x"}, max_bytes=2048)
+    # Also not what stood in the table before it was refused.
+    (header,) = metadata_headers({name.lower(): "x"})
+    assert header.startswith("x-blox-meta-")
+
+
+@pytest.mark.parametrize("header", [b"x-blox-meta-a", b"content-disposition"])
+def test_metadata_that_is_not_utf8_is_refused(header: bytes) -> None:
+    with pytest.raises(InvalidError):
+        parse_declared([(header, b"\xff")], max_metadata_bytes=2048)
 
 
 def test_a_narrower_limit_on_metadata_holds() -> None:
