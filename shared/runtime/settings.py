@@ -34,7 +34,7 @@ class SettingsError(InvalidError):
 class Group(pydantic.BaseModel):
     """A part of the tree: closed and read-only."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DatabaseSettings(Group):
@@ -79,7 +79,8 @@ class ApiSettings(Group):
     max_json_bytes: int = pydantic.Field(1 * MIB, ge=1)
     max_key_bytes: int = pydantic.Field(1024, ge=1, le=1024)
     max_header_bytes: int = pydantic.Field(64 * KIB, ge=1 * KIB)
-    max_metadata_bytes: int = pydantic.Field(2 * KIB, ge=0)
+    #: Never more than the rows take.
+    max_metadata_bytes: int = pydantic.Field(2 * KIB, ge=0, le=2 * KIB)
     max_backlog: int = pydantic.Field(1_000_000, ge=1)
     body_idle_seconds: float = pydantic.Field(60.0, gt=0)
     docs: bool = True
@@ -151,7 +152,7 @@ class Settings(pydantic.BaseModel):
     that started it dies.
     """
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     database_url: str = "sqlite:///.blox/blox.sqlite3"
     redis_url: str = "redis://127.0.0.1:6379/0"

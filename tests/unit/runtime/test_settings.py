@@ -58,6 +58,9 @@ def test_every_number_of_the_outbox_is_a_setting() -> None:
         ("BLOX_API__PORT", "70000"),
         ("BLOX_NAMESPACE", "Not Good"),
         ("BLOX_DEPLOYMENT", "moon"),
+        ("BLOX_GRACE_SECONDS", "inf"),
+        ("BLOX_SWEEPS__MIN_AGE_SECONDS", "nan"),
+        ("BLOX_API__MAX_METADATA_BYTES", "4096"),
     ],
 )
 def test_a_fault_names_its_variable(name: str, value: str) -> None:
