@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.outbox.schema import nodes, task_events, tasks
-from shared.outbox.states import State, is_legal
-
-#: Rows read at a time.
-_PAGE = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class Breach:
-    """An invariant that does not hold of one thing, and what was seen."""
-
-    invariant: str
-    subject: str
-    detail: str
+from shared.outbox.breach import Breach
+from shared.outbox.histories import history_breaches
+from shared.outbox.messages import queue_key
+from shared.outbox.schema import nodes, tasks
+from shared.outbox.states import TERMINAL, State
 
 
 def task_breaches(session: Session, *, now: dt.datetime, late_seconds: float) -> Iterator[Breach]:
@@ -36,12 +26,14 @@ def task_breaches(session: Session, *, now: dt.datetime, late_seconds: float) ->
     yield from _dead_executions(session, late)
     yield from _stuck(session, late)
     yield from _too_many_attempts(session)
-    yield from _illegal_moves(session)
+    yield from _half_ended(session)
+    yield from history_breaches(session, before=late)
 
 
 def _dead_executions(session: Session, late: dt.datetime) -> Iterator[Breach]:
     query = sa.select(tasks.c.id, tasks.c.kind, tasks.c.owner, tasks.c.lease_until).where(
-        tasks.c.state == State.RUNNING, tasks.c.lease_until < late
+        tasks.c.state == State.RUNNING,
+        sa.or_(tasks.c.lease_until < late, tasks.c.lease_until.is_(None), tasks.c.owner.is_(None)),
     )
     for row in session.execute(query):
         detail = f"{row.kind} runs for {row.owner}, whose lease ended at {row.lease_until}"
@@ -49,26 +41,33 @@ def _dead_executions(session: Session, late: dt.datetime) -> Iterator[Breach]:
 
 
 def _stuck(session: Session, late: dt.datetime) -> Iterator[Breach]:
-    consumed = _consumed(session, late)
+    idle = _idle_threads(session, late)
     for state, column in (
         (State.SCHEDULED, tasks.c.due_at),
         (State.PENDING, tasks.c.due_at),
         (State.DISPATCHING, tasks.c.lease_until),
+        (State.DISPATCHED, tasks.c.lease_until),
     ):
-        query = sa.select(tasks.c.id, tasks.c.kind, tasks.c.queue, column.label("since")).where(
-            tasks.c.state == state, column < late
-        )
+        query = sa.select(
+            tasks.c.id, tasks.c.kind, tasks.c.queue, tasks.c.region, column.label("since")
+        ).where(tasks.c.state == state, column < late)
         for row in session.execute(query):
-            # Without anybody who could take it, waiting is what it should do.
-            if state is State.PENDING and row.queue not in consumed:
+            # Where nobody is free to take it, waiting is what it should do.
+            is_for_workers = state in (State.PENDING, State.DISPATCHED)
+            if is_for_workers and idle[queue_key(row.queue, row.region)] <= 0:
                 continue
             detail = f"{row.kind} is {state.value} since {row.since}"
             yield Breach("nothing waits beyond the scans", f"task {row.id}", detail)
 
 
-def _consumed(session: Session, late: dt.datetime) -> set[str]:
-    rows = session.execute(sa.select(nodes.c.queues).where(nodes.c.last_seen >= late))
-    return {str(name).partition(".")[0] for row in rows for name in (row.queues or [])}
+def _idle_threads(session: Session, late: dt.datetime) -> Counter[str]:
+    """Return how many threads of living workers wait for work, by a queue's name in Redis."""
+    query = sa.select(nodes.c.queues, nodes.c.threads, nodes.c.threads_busy)
+    idle: Counter[str] = Counter()
+    for row in session.execute(query.where(nodes.c.last_seen >= late)):
+        for name in row.queues or []:
+            idle[name] += row.threads - row.threads_busy
+    return idle
 
 
 def _too_many_attempts(session: Session) -> Iterator[Breach]:
@@ -80,20 +79,17 @@ def _too_many_attempts(session: Session) -> Iterator[Breach]:
         yield Breach("attempts stay within their limit", f"task {row.id}", detail)
 
 
-def _illegal_moves(session: Session) -> Iterator[Breach]:
-    last = 0
-    columns = (task_events.c.id, task_events.c.task_id, task_events.c.data)
-    while True:
-        query = sa.select(*columns).where(task_events.c.id > last).order_by(task_events.c.id)
-        page = session.execute(query.limit(_PAGE)).all()
-        for row in page:
-            data = json.loads(row.data) if isinstance(row.data, str) else row.data
-            if "to" not in data or "from" not in data:
-                continue
-            source = None if data["from"] is None else State(data["from"])
-            if not is_legal(source, State(data["to"])):
-                detail = f"moved from {data['from']} to {data['to']}"
-                yield Breach("only legal transitions happen", f"task {row.task_id}", detail)
-        if len(page) < _PAGE:
-            return
-        last = page[-1].id
+def _half_ended(session: Session) -> Iterator[Breach]:
+    has_ended = tasks.c.state.in_(sorted(TERMINAL))
+    query = sa.select(tasks.c.id, tasks.c.state, tasks.c.finished_at, tasks.c.lease_until).where(
+        sa.or_(
+            sa.and_(
+                has_ended,
+                sa.or_(tasks.c.finished_at.is_(None), tasks.c.lease_until.is_not(None)),
+            ),
+            sa.and_(~has_ended, tasks.c.finished_at.is_not(None)),
+        )
+    )
+    for row in session.execute(query):
+        detail = f"{row.state}, finished at {row.finished_at}, leased until {row.lease_until}"
+        yield Breach("a task has ended or it has not", f"task {row.id}", detail)

@@ -15,29 +15,38 @@ from sqlalchemy.orm import Session
 
 from services.cli.render import Format, FormatOption, show_rows
 from services.cli.stack import DirectoryOption, open_parts
-from shared.catalog.channels import list_channels
 from shared.catalog.invariants.bytes import Stores, byte_breaches
+from shared.catalog.invariants.leftovers import Ages
 from shared.catalog.invariants.rows import row_breaches
 from shared.catalog.models import utc_clock
-from shared.outbox.invariants import Breach, task_breaches
+from shared.outbox.breach import Breach
+from shared.outbox.invariants import task_breaches
 from shared.runtime.assembly import Parts
 from shared.runtime.settings import Settings
 
 #: Seconds between two looks: what is seen once only was on its way.
 _SETTLE_SECONDS = 1.0
+#: Passes of the clean-up that what is left behind may take: two must agree, a third removes.
+_PASSES = 3
 
 
 def check(
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read every stored copy back and compare its SHA-256.")
+        bool, typer.Option("--deep", help="Read every copy back and compare its SHA-256.")
     ] = False,
     late_seconds: Annotated[
         float | None,
-        typer.Option(help="What is late by less is on its way; default: two scans and a lease."),
+        typer.Option(
+            min=0.0,
+            help="What is late by less is on its way; default: two scans and a lease.",
+        ),
     ] = None,
     min_age_seconds: Annotated[
         float | None,
-        typer.Option(help="Unnamed bytes that are younger are on their way; default: the sweeps'."),
+        typer.Option(
+            min=0.0,
+            help="What was left behind more lately waits for the sweeps; default: their ages.",
+        ),
     ] = None,
     output: FormatOption = Format.TABLE,
     directory: DirectoryOption = Path(".blox"),
@@ -47,18 +56,12 @@ def check(
     Meant for a quiet system. Under load, what two looks a second apart agree on is listed.
     """
     with open_parts(directory) as parts:
-        outbox = parts.settings.outbox
-        late = late_seconds
-        if late is None:
-            late = 2 * outbox.scan_seconds + max(outbox.lease_seconds, outbox.recovery_max_seconds)
-        age, staging_age = _ages(parts.settings, min_age_seconds)
-        breaches = list(_look(parts, late, (age, staging_age), deep=deep))
+        late = _late_seconds(parts.settings) if late_seconds is None else late_seconds
+        ages = _ages(parts.settings, min_age_seconds)
+        breaches = list(_look(parts, late, ages, deep=deep))
         if breaches:
             threading.Event().wait(_SETTLE_SECONDS)
-            again = {
-                (item.invariant, item.subject)
-                for item in _look(parts, late, (age, staging_age), deep=deep)
-            }
+            again = {(item.invariant, item.subject) for item in _look(parts, late, ages, deep=deep)}
             breaches = [item for item in breaches if (item.invariant, item.subject) in again]
     show_rows(
         [asdict(item) for item in breaches],
@@ -69,24 +72,31 @@ def check(
     return 1 if breaches else 0
 
 
-def _ages(settings: Settings, wanted: float | None) -> tuple[float, float]:
-    """Return from which age on keys on channels, and files in staging, must be named."""
+def _late_seconds(settings: Settings) -> float:
+    outbox = settings.outbox
+    return 2 * outbox.scan_seconds + max(outbox.lease_seconds, outbox.recovery_max_seconds)
+
+
+def _ages(settings: Settings, wanted: float | None) -> Ages:
     if wanted is not None:
-        return wanted, wanted
-    # The clean-up takes what two of its passes agree on.
-    clean_up = settings.staging.max_age_seconds + 3 * settings.scheduler.cleanup_seconds
-    return settings.sweeps.min_age_seconds, clean_up
+        return Ages(key=wanted, upload=wanted, tombstone=wanted, staging=wanted)
+    sweeps, passes = settings.sweeps, _PASSES * settings.scheduler.cleanup_seconds
+    return Ages(
+        key=sweeps.min_age_seconds,
+        upload=sweeps.min_age_seconds + passes,
+        tombstone=sweeps.tombstone_seconds + passes,
+        staging=settings.staging.max_age_seconds + passes,
+    )
 
 
-def _look(parts: Parts, late: float, ages: tuple[float, float], *, deep: bool) -> Iterator[Breach]:
+def _look(parts: Parts, late: float, ages: Ages, *, deep: bool) -> Iterator[Breach]:
     engine = parts.engine.execution_options(read_only=True)
     with Session(engine) as session:
         now = _now(session)
         yield from task_breaches(session, now=now, late_seconds=late)
-        yield from row_breaches(session, now=now, late_seconds=late)
-        names = tuple(record.name for record in list_channels(session) if record.is_enabled)
+        yield from row_breaches(session, now=now, late_seconds=late, sweep_seconds=ages.upload)
         session.rollback()
-        stores = Stores(parts.channels, parts.staging, names, *ages, is_deep=deep)
+        stores = Stores(channels=parts.channels, staging=parts.staging, ages=ages, is_deep=deep)
         yield from byte_breaches(session, stores)
 
 

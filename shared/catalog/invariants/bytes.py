@@ -1,65 +1,73 @@
-"""Invariants between the catalogue's rows and the bytes on channels and in staging."""
+"""What the rows say that is there, and what is there: on channels and in staging."""
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import islice
+from typing import Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.channel_catalogue import ChannelCatalogue
-from shared.catalog.models import Blob, Location, LocationState
-from shared.catalog.sweeps.staging import named
-from shared.core.clock import Deadline, utc_now
+from shared.catalog.invariants.leftovers import (
+    Ages,
+    unnamed_files,
+    unnamed_keys,
+    unneeded_uploads,
+)
+from shared.catalog.models import Blob, Location, LocationState, Version, VersionState
+from shared.core.clock import Deadline
 from shared.core.errors import BloxError
-from shared.outbox.invariants import Breach
-from shared.storage.channel import Channel
+from shared.outbox.breach import Breach
+from shared.storage.channel import Channel, Found
 from shared.storage.staging import Staging
 
 _PAGE = 500
-#: Seconds that one call to a channel may take; listings and read-backs get this per page.
+#: Seconds that one call to a channel may take; listings and read-backs get this per call.
 _CALL_SECONDS = 300.0
+#: Versions whose bytes lie in staging.
+_IN_STAGING = (VersionState.PENDING, VersionState.REVIEWING, VersionState.FAILED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """Where bytes lie.
-
-    Keys younger than `min_age_seconds` may be on their way; files in staging that nothing names
-    wait `staging_age_seconds` for their clean-up.
-    """
+    """Where bytes lie. `is_deep` reads every copy back and compares its SHA-256."""
 
     channels: ChannelCatalogue
     staging: Staging
-    names: tuple[str, ...]
-    min_age_seconds: float
-    staging_age_seconds: float
+    ages: Ages
     is_deep: bool = False
 
 
-def byte_breaches(session: Session, stores: Stores) -> Iterator[Breach]:
-    """Yield stored copies that are not there, and bytes that no row names.
+class _Place(Protocol):
+    """What a channel and staging have in common."""
 
-    `is_deep` reads every stored copy back and compares its SHA-256.
-    """
+    def head(self, key: str, *, deadline: Deadline) -> Found | None: ...
+
+    def get(self, key: str, *, deadline: Deadline) -> AbstractContextManager[Iterator[bytes]]: ...
+
+
+def byte_breaches(session: Session, stores: Stores) -> Iterator[Breach]:
+    """Yield copies and acknowledged bytes that are not there, and bytes that no row names."""
     opened: dict[str, Channel] = {}
-    for name in stores.names:
+    for name in stores.channels.names():
         try:
-            opened[name] = stores.channels.get(name)
-            yield from _unnamed_keys(session, opened[name], stores)
-            yield from _unnamed_uploads(session, opened[name], stores)
+            channel = stores.channels.get(name)
+            yield from unnamed_keys(session, channel, stores.ages)
+            yield from unneeded_uploads(session, channel, stores.ages)
+            opened[name] = channel
         except BloxError as error:
             yield Breach("channels answer", f"channel {name}", str(error))
     yield from _stored(session, opened, stores)
-    yield from _staging(session, stores)
+    yield from _acknowledged(session, stores)
+    yield from unnamed_files(session, stores.staging, stores.ages)
 
 
 def _stored(session: Session, opened: dict[str, Channel], stores: Stores) -> Iterator[Breach]:
-    last = 0
+    last, known = 0, set(stores.channels.names())
     while True:
         query = (
             sa.select(Location.id, Location.channel, Location.key, Blob.size_bytes, Blob.sha256)
@@ -69,28 +77,55 @@ def _stored(session: Session, opened: dict[str, Channel], stores: Stores) -> Ite
             .limit(_PAGE)
         )
         page = session.execute(query).all()
-        for location_id, channel, key, size, digest in page:
-            if channel not in opened:
-                continue
-            fault = _fault(opened[channel], key, size, digest, is_deep=stores.is_deep)
+        session.rollback()
+        for location_id, name, key, size, digest in page:
+            if name in opened:
+                fault = _fault(opened[name], key, size, digest, is_deep=stores.is_deep)
+            else:
+                # Of a channel that does not answer nothing is known, and that is said once.
+                fault = "" if name in known else "there is no such channel"
             if fault:
-                subject = f"location {location_id} ({channel}:{key})"
+                subject = f"location {location_id} ({name}:{key})"
                 yield Breach("stored bytes are there", subject, fault)
         if len(page) < _PAGE:
             return
         last = page[-1][0]
 
 
-def _fault(channel: Channel, key: str, size: int, digest: str, *, is_deep: bool) -> str:
+def _acknowledged(session: Session, stores: Stores) -> Iterator[Breach]:
+    last = 0
+    columns = (Version.id, Version.staging_key, Version.size_bytes, Version.sha256)
+    while True:
+        query = (
+            sa.select(*columns)
+            .where(Version.state.in_(_IN_STAGING), Version.id > last)
+            .order_by(Version.id)
+            .limit(_PAGE)
+        )
+        page = session.execute(query).all()
+        session.rollback()
+        for version_id, key, size, digest in page:
+            if key is None:
+                fault = "no staging file is named"
+            else:
+                fault = _fault(stores.staging, key, size, digest, is_deep=stores.is_deep)
+            if fault:
+                yield Breach("acknowledged bytes are there", f"version {version_id}", fault)
+        if len(page) < _PAGE:
+            return
+        last = page[-1][0]
+
+
+def _fault(place: _Place, key: str, size: int, digest: str, *, is_deep: bool) -> str:
     try:
-        found = channel.head(key, deadline=Deadline(_CALL_SECONDS))
+        found = place.head(key, deadline=Deadline(_CALL_SECONDS))
         if found is None:
             return "the key is not there"
         if found.size != size:
             return f"{found.size} bytes instead of {size}"
         if is_deep:
             read = hashlib.sha256()
-            with channel.get(key, deadline=Deadline(_CALL_SECONDS)) as chunks:
+            with place.get(key, deadline=Deadline(_CALL_SECONDS)) as chunks:
                 for chunk in chunks:
                     read.update(chunk)
             if read.hexdigest() != digest:
@@ -98,63 +133,3 @@ def _fault(channel: Channel, key: str, size: int, digest: str, *, is_deep: bool)
     except BloxError as error:
         return str(error)
     return ""
-
-
-def _unnamed_keys(session: Session, channel: Channel, stores: Stores) -> Iterator[Breach]:
-    old = utc_now() - dt.timedelta(seconds=stores.min_age_seconds)
-    keys = (
-        entry.key
-        for entry in channel.list(deadline=Deadline(_CALL_SECONDS))
-        if _naive(entry.modified_at) <= old
-    )
-    for page in _pages(keys):
-        query = sa.select(Location.key).where(
-            Location.channel == channel.name,
-            Location.key.in_(page),
-            Location.state != LocationState.TOMBSTONE,
-        )
-        known = set(session.scalars(query))
-        for key in page:
-            if key not in known:
-                detail = "no location names it"
-                yield Breach("every key is named", f"{channel.name}:{key}", detail)
-
-
-def _unnamed_uploads(session: Session, channel: Channel, stores: Stores) -> Iterator[Breach]:
-    old = utc_now() - dt.timedelta(seconds=stores.min_age_seconds)
-    uploads = {
-        upload.upload_id: upload.key
-        for upload in channel.list_uploads(deadline=Deadline(_CALL_SECONDS))
-        if _naive(upload.started_at) <= old
-    }
-    for page in _pages(uploads):
-        query = sa.select(Location.upload_id).where(
-            Location.channel == channel.name, Location.upload_id.in_(page)
-        )
-        known = set(session.scalars(query))
-        for upload_id in page:
-            if upload_id not in known:
-                subject = f"upload {upload_id} of {channel.name}:{uploads[upload_id]}"
-                yield Breach("every open upload is named", subject, "no location names it")
-
-
-def _staging(session: Session, stores: Stores) -> Iterator[Breach]:
-    old = stores.staging.old(
-        minimum_age_seconds=stores.staging_age_seconds, deadline=Deadline(_CALL_SECONDS)
-    )
-    for page in _pages(entry.key for entry in old):
-        known = named(session, page)
-        for key in page:
-            if key not in known:
-                detail = "no version names it"
-                yield Breach("every staging file is named", f"staging:{key}", detail)
-
-
-def _pages(values: Iterable[str]) -> Iterator[list[str]]:
-    iterator = iter(values)
-    while page := list(islice(iterator, _PAGE)):
-        yield page
-
-
-def _naive(moment: dt.datetime) -> dt.datetime:
-    return moment if moment.tzinfo is None else moment.astimezone(dt.UTC).replace(tzinfo=None)

@@ -1,0 +1,131 @@
+"""What is there although no row names it: keys and open uploads on channels, files in staging."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.models import Location, LocationState
+from shared.catalog.sweeps.staging import named
+from shared.core.clock import Deadline, utc_now
+from shared.core.errors import BloxError
+from shared.outbox.breach import Breach
+from shared.outbox.schema import tasks
+from shared.outbox.states import TERMINAL
+from shared.storage.channel import Channel
+from shared.storage.staging import Staging
+
+_PAGE = 500
+#: Seconds that one listing may take.
+_LISTING_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ages:
+    """How old, in seconds, something must be before it counts as left behind.
+
+    `key`: a key on a channel that no row names. `upload`: an open upload that nothing needs.
+    `tombstone`: a removed location, which may name an upload until then. `staging`: an unnamed file
+    in staging.
+    """
+
+    key: float
+    upload: float
+    tombstone: float
+    staging: float
+
+
+def unnamed_keys(session: Session, channel: Channel, ages: Ages) -> Iterator[Breach]:
+    """Yield keys of a channel that no location names. Raises what the channel does."""
+    old = _before(ages.key)
+    keys = (
+        entry.key
+        for entry in channel.list(deadline=Deadline(_LISTING_SECONDS))
+        if _naive(entry.modified_at) <= old
+    )
+    for page in _pages(keys):
+        query = sa.select(Location.key).where(
+            Location.channel == channel.name,
+            Location.key.in_(page),
+            Location.state != LocationState.TOMBSTONE,
+        )
+        known = set(session.scalars(query))
+        session.rollback()
+        for key in page:
+            if key not in known:
+                detail = "no location names it"
+                yield Breach("every key is named", f"{channel.name}:{key}", detail)
+
+
+def unneeded_uploads(session: Session, channel: Channel, ages: Ages) -> Iterator[Breach]:
+    """Yield open multipart uploads that nobody goes on with. Raises what the channel does."""
+    old = _before(ages.upload)
+    uploads = {
+        upload.upload_id: upload.key
+        for upload in channel.list_uploads(deadline=Deadline(_LISTING_SECONDS))
+        if _naive(upload.started_at) <= old
+    }
+    for page in _pages(uploads):
+        needed = _needed(session, channel.name, [uploads[one] for one in page], ages)
+        session.rollback()
+        for upload_id in page:
+            if uploads[upload_id] not in needed:
+                subject = f"upload {upload_id} of {channel.name}:{uploads[upload_id]}"
+                yield Breach("every open upload is needed", subject, "no execution goes on with it")
+
+
+def _needed(session: Session, channel: str, keys: list[str], ages: Ages) -> set[str]:
+    """Return the keys to which an execution may still send parts, or did until lately."""
+    is_over = sa.or_(
+        tasks.c.id.is_(None),
+        sa.and_(tasks.c.state.in_(sorted(TERMINAL)), tasks.c.finished_at < _before(ages.upload)),
+    )
+    query = (
+        sa.select(Location.key)
+        .outerjoin(tasks, tasks.c.id == Location.task_id)
+        .where(
+            Location.channel == channel,
+            Location.key.in_(keys),
+            sa.or_(
+                sa.and_(Location.state == LocationState.INTENT, ~is_over),
+                # On their way out; a failed removal is tried again.
+                Location.state.in_((LocationState.CONDEMNED, LocationState.DELETE_FAILED)),
+                Location.tombstone_at >= _before(ages.tombstone),
+            ),
+        )
+    )
+    return set(session.scalars(query))
+
+
+def unnamed_files(session: Session, staging: Staging, ages: Ages) -> Iterator[Breach]:
+    """Yield files in staging that no version needs."""
+    old = staging.old(minimum_age_seconds=ages.staging, deadline=Deadline(_LISTING_SECONDS))
+    try:
+        for page in _pages(entry.key for entry in old):
+            known = named(session, page)
+            session.rollback()
+            for key in page:
+                if key not in known:
+                    detail = "no version names it"
+                    yield Breach("every staging file is named", f"staging:{key}", detail)
+    except BloxError as error:
+        yield Breach("staging answers", "staging", str(error))
+
+
+def _pages(values: Iterable[str]) -> Iterator[list[str]]:
+    iterator = iter(values)
+    while page := list(islice(iterator, _PAGE)):
+        yield page
+
+
+def _before(age_seconds: float) -> dt.datetime:
+    return utc_now() - dt.timedelta(seconds=age_seconds)
+
+
+def _naive(moment: dt.datetime) -> dt.datetime:
+    return moment if moment.tzinfo is None else moment.astimezone(dt.UTC).replace(tzinfo=None)
