@@ -26,16 +26,19 @@ MAX_CHANNELS = 16
 #: ASCII, as the column that it is compared with.
 ChannelName = Annotated[str, pydantic.StringConstraints(pattern=r"^[ -~]{1,64}$")]
 
+#: As a process may name its own: work in any other region would wait for ever.
+Region = Annotated[str, pydantic.StringConstraints(pattern=r"^([a-z][a-z0-9-]{0,31})?$")]
+
 
 class BucketSpec(pydantic.BaseModel):
     """What a caller says of a bucket: the preferred channel first."""
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
-    region: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9-]{0,32}$")] = ""
+    region: Region = ""
     channels: list[ChannelName] = pydantic.Field(min_length=1, max_length=MAX_CHANNELS)
     review_policy: ReviewPolicy | None = None
-    max_object_bytes: int | None = pydantic.Field(default=None, ge=0)
+    max_object_bytes: int | None = pydantic.Field(default=None, ge=0, le=2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 #: so that old verdicts are not reused.
 REVIEWERS_VERSION = 1
 
+#: A wait that no database's clock could hold would be one without an end.
+MAX_WAIT_SECONDS = 10 * 366 * 86_400.0
+MAX_BYTES = 2**63 - 1
+
 #: Longest keyword; the scan keeps this much text between two chunks.
 MAX_KEYWORD_CHARACTERS = 128
 
@@ -50,15 +54,15 @@ class ReviewPolicy(BaseModel):
     fail_mode: FailMode = "closed"
     #: Declared content type against the one that the first bytes show.
     type_mismatch: Severity = "reject"
-    min_bytes: int = Field(default=0, ge=0)
-    max_bytes: int | None = Field(default=None, ge=0)
+    min_bytes: int = Field(default=0, ge=0, le=MAX_BYTES)
+    max_bytes: int | None = Field(default=None, ge=0, le=MAX_BYTES)
     blocked_sha256: frozenset[str] = Field(default=frozenset(), max_length=10_000)
     #: Looked for in text, without regard to case. Each word costs a pass over the content.
     reject_keywords: frozenset[Keyword] = Field(default=frozenset(), max_length=500)
     doubtful_keywords: frozenset[Keyword] = Field(default=frozenset(), max_length=500)
-    human_seconds: float = Field(default=7 * 86_400.0, gt=0)
+    human_seconds: float = Field(default=7 * 86_400.0, gt=0, le=MAX_WAIT_SECONDS)
     #: How long rejected bytes are kept in quarantine.
-    quarantine_seconds: float = Field(default=30 * 86_400.0, ge=0)
+    quarantine_seconds: float = Field(default=30 * 86_400.0, ge=0, le=MAX_WAIT_SECONDS)
 
     @field_validator("blocked_sha256", mode="before")
     @classmethod

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import string
 
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.catalog.buckets import BucketSpec
 from shared.catalog.conditions import Conditions
 from shared.catalog.limits import (
     MAX_METADATA_BYTES,
@@ -46,6 +49,23 @@ def test_the_successor_parts_what_has_the_prefix_from_what_follows(
         assert has_prefix or other < prefix
     else:
         assert has_prefix == (prefix <= other < end)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"region": "9eu"},
+        {"region": "-"},
+        {"max_object_bytes": 2**63},
+        {"review_policy": {"human_seconds": math.inf}},
+        {"review_policy": {"human_seconds": 1e300}},
+        {"review_policy": {"quarantine_seconds": math.inf}},
+        {"review_policy": {"max_bytes": 2**63}},
+    ],
+)
+def test_rules_of_a_bucket_that_nobody_could_keep_are_refused(rules: dict[str, object]) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        BucketSpec.model_validate({"channels": ["a"], **rules})
 
 
 @pytest.mark.parametrize("name", ["abc", "a.b-c", "0" * 63, "photos-2024.eu"])
