@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from shared.core.errors import InvalidError
 from shared.storage.breaker import FAILURES, OPEN_SECONDS
@@ -22,6 +25,13 @@ T = TypeVar("T")
 PART_BYTES = 16 * 1024 * 1024
 #: S3 refuses smaller parts but the last.
 S3_LEAST_PART_BYTES = 5 * 1024 * 1024
+#: A longer pause would leave a channel alone that has long been well.
+LONGEST_OPEN_SECONDS = 86_400.0
+
+_MOST = 2**63 - 1
+_BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}\Z")
+_REGION = re.compile(r"[A-Za-z0-9-]{0,63}\Z")
+_KEY = re.compile(r"[!-~]{1,1024}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +79,17 @@ def read_tuning(spec: ChannelSpec) -> Tuning:
     _demand(spec, "parallel_parts", 0 <= tuning.parallel_parts <= 16)
     _demand(spec, "bandwidth_bytes_per_second", tuning.bandwidth_bytes_per_second >= 0)
     _demand(spec, "breaker_failures", tuning.breaker_failures >= 1)
-    _demand(spec, "breaker_open_seconds", tuning.breaker_open_seconds > 0)
+    _demand(spec, "breaker_open_seconds", 0 < tuning.breaker_open_seconds <= LONGEST_OPEN_SECONDS)
     return tuning
 
 
 def read_own(spec: ChannelSpec, settings_of_kind: type[T]) -> T:
     """Return the settings of the spec's kind, secrets included, or raise InvalidError."""
     own = {k: v for k, v in spec.settings.items() if k not in _TUNING}
+    for item in dataclasses.fields(settings_of_kind):  # type: ignore[arg-type]
+        # What is secret stands in no text of the settings, and in no settings either.
+        if not item.repr and item.name in own:
+            raise _invalid(spec, item.name, "is a secret: it belongs to the credentials")
     for name in spec.secrets:
         if name in own:
             raise _invalid(spec, name, "stands in settings and secrets")
@@ -89,12 +103,15 @@ def _check_own(spec: ChannelSpec, settings: object) -> None:
         _demand(spec, "root", Path(settings.root).is_absolute() and "\0" not in settings.root)
         return
     values = vars_of(settings)
-    endpoint = str(values["endpoint"])
-    _demand(spec, "endpoint", endpoint.startswith(("http://", "https://")) and "@" not in endpoint)
-    _demand(spec, "bucket", bool(values["bucket"]))
+    _demand(spec, "endpoint", _is_endpoint(values["endpoint"]))
+    _demand(spec, "bucket", bool(_BUCKET.match(values["bucket"])))
+    _demand(spec, "region", bool(_REGION.match(values["region"])))
+    for name in ("access_key", "secret_key"):
+        _demand(spec, name, bool(_KEY.match(values[name])))
     _demand(spec, "connect_timeout_seconds", 0 < values["connect_timeout_seconds"] <= 60)
     _demand(spec, "read_timeout_seconds", 0 < values["read_timeout_seconds"] <= 600)
-    _demand(spec, "connections", values["connections"] >= 1)
+    # The pool makes a place for each of them at once.
+    _demand(spec, "connections", 1 <= values["connections"] <= 1000)
     _demand(spec, "page_names", 1 <= values["page_names"] <= 1000)
     _demand(spec, "copy_part_bytes", values["copy_part_bytes"] >= S3_LEAST_PART_BYTES)
     if prefix := values["prefix"]:
@@ -102,6 +119,23 @@ def _check_own(spec: ChannelSpec, settings: object) -> None:
             check_key(f"{prefix}x")
         except InvalidKey as error:
             raise _invalid(spec, "prefix", str(error)) from None
+
+
+def _is_endpoint(text: str) -> bool:
+    """Tell whether this is the address of a server: no user, no blanks, a port that can be."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return False
+    return (
+        parts.scheme in {"http", "https"}
+        and bool(parts.hostname)
+        and bool(re.fullmatch(r"[A-Za-z0-9._:\[\]-]+", parts.netloc))
+        and port != 0
+        and not parts.query
+        and not parts.fragment
+    )
 
 
 def vars_of(settings: Any) -> dict[str, Any]:
@@ -115,7 +149,7 @@ def _build(spec: ChannelSpec, kind: type[T], values: Mapping[str, Any]) -> T:
         if name not in hints:
             raise _invalid(spec, name, "there is no such setting")
         if not _fits(value, hints[name]):
-            raise _invalid(spec, name, "has a value of the wrong type")
+            raise _invalid(spec, name, "has a value of the wrong type or form")
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     for item in fields:
         if item.default is dataclasses.MISSING and item.name not in values:
@@ -130,10 +164,16 @@ def _fits(value: object, hint: Any) -> bool:
     if origin in {types.UnionType, typing.Union}:
         return any(_fits(value, option) for option in typing.get_args(hint))
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float) and _is_number(value)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and _is_number(value)
+    if hint is str:
+        return isinstance(value, str) and value.isprintable()
     return isinstance(value, hint)
+
+
+def _is_number(value: float) -> bool:
+    return not isinstance(value, bool) and abs(value) <= _MOST and math.isfinite(value)
 
 
 def _demand(spec: ChannelSpec, name: str, fulfilled: bool) -> None:  # noqa: FBT001

@@ -74,6 +74,19 @@ def test_a_right_spec_is_accepted() -> None:
         ("s3", S3 | {"prefix": "../up/"}, "prefix"),
         ("s3", S3 | {"read_timeout_seconds": 0}, "read_timeout_seconds"),
         ("s3", S3 | {"access_key": "twice"}, "access_key"),
+        ("s3", S3 | {"endpoint": "http://"}, "endpoint"),
+        ("s3", S3 | {"endpoint": "http://a b"}, "endpoint"),
+        ("s3", S3 | {"endpoint": "http://[::1"}, "endpoint"),
+        ("s3", S3 | {"endpoint": "http://x:99999"}, "endpoint"),
+        ("s3", S3 | {"endpoint": "http://x\r\nhost: y"}, "endpoint"),
+        ("s3", S3 | {"bucket": "../other"}, "bucket"),
+        ("s3", S3 | {"region": "é"}, "region"),
+        ("s3", S3 | {"ca_file": "/a\0b"}, "ca_file"),
+        ("s3", S3 | {"connections": 10**9}, "connections"),
+        ("s3", S3 | {"read_timeout_seconds": float("nan")}, "read_timeout_seconds"),
+        ("file", {"root": "/srv/f", "breaker_open_seconds": float("inf")}, "breaker_open_seconds"),
+        ("file", {"root": "/srv/f", "breaker_failures": 10**400}, "breaker_failures"),
+        ("file", {"root": "/srv/f\n"}, "root"),
     ],
 )
 def test_a_wrong_spec_is_refused_by_the_settings_name(
@@ -90,6 +103,23 @@ def test_missing_secrets_are_named() -> None:
     with pytest.raises(InvalidError) as caught:
         check_spec(ChannelSpec("s", "s3", S3, {"access_key": "a"}))
     assert caught.value.facts["setting"] == "secret_key"
+
+
+def test_secrets_among_the_settings_are_refused() -> None:
+    """Settings are kept and shown as they are."""
+    for name, value in KEYS.items():
+        with pytest.raises(InvalidError) as caught:
+            check_spec(ChannelSpec("s", "s3", {**S3, name: value}))
+        assert caught.value.facts["setting"] == name
+        assert value not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["", "a b", "é", "a\r\nb"])
+def test_keys_that_no_header_can_hold_are_refused(key: str) -> None:
+    for name in KEYS:
+        with pytest.raises(InvalidError) as caught:
+            check_spec(ChannelSpec("s", "s3", S3, {**KEYS, name: key}))
+        assert caught.value.facts["setting"] == name
 
 
 def test_a_channel_is_made_once_until_its_spec_changes(tmp_path: Path) -> None:
