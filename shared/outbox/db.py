@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -158,7 +158,7 @@ class Line:
             yield cursor
             driver.commit()
         except self._database.errors:
-            self._drop()
+            self._give_up(driver)
             raise
         except Exception:
             try:
@@ -168,7 +168,7 @@ class Line:
             raise
         except BaseException:
             # An interrupt may have hit between a statement and its answer.
-            self._drop()
+            self._give_up(driver)
             raise
         finally:
             try:
@@ -196,6 +196,14 @@ class Line:
                 connection.close()
             except Exception:
                 connection.invalidate()
+
+    def _give_up(self, driver: Any) -> None:
+        if self._database.dialect is SQLITE:
+            # Closing alone would keep the one write lock for as long as anybody holds the cursor,
+            # and the traceback of the error does.
+            with suppress(Exception):
+                driver.rollback()
+        self._drop()
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import sqlalchemy as sa
 
 from shared.core.errors import UnavailableError
 from shared.outbox.db import Database
+from tests.support.filling import add
+from tests.support.outbox import Bench
 
 
 @pytest.mark.databases("mariadb")
@@ -49,3 +53,21 @@ def test_a_server_that_is_not_there_is_an_outage() -> None:
         db.run(lambda cursor: cursor.execute("SELECT 1"))
     with pytest.raises(UnavailableError):
         db.run_session(lambda session: session.execute(sa.text("SELECT 1")))
+
+
+def test_a_refused_statement_lets_go_of_its_locks_while_its_error_is_handled(bench: Bench) -> None:
+    (task_id,) = add(bench)
+    text = bench.context.db.dialect.sql("UPDATE tasks SET progress = {p} WHERE id = {p}")
+    line = bench.context.db.line()
+    began = time.monotonic()
+    try:
+        with line.transaction() as cursor:
+            cursor.execute(text, (1, task_id))
+            cursor.execute(text, (None, task_id))
+    except bench.context.db.errors:
+        # The error, and with it the cursor, lives as long as this block.
+        with line.transaction() as cursor:
+            cursor.execute(text, (2, task_id))
+    assert time.monotonic() - began < 4
+    assert bench.columns(task_id)["progress"] == 2
+    line.close()
