@@ -5,7 +5,6 @@ It knows its owner and fence, when its lease ends on the local clock, and why it
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shared.core.clock import Deadline, monotonic
-from shared.core.errors import LeaseLost, StopError
+from shared.core.errors import InvalidError, LeaseLost, StopError
+from shared.outbox.records import json_text
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -159,10 +159,15 @@ class Execution:
         """Keep `data` in the row, so that another worker goes on from it.
 
         `progress` is a number that only grows as work is really done; when it exceeds the highest
-        ever kept, the count of lost leases starts anew. Fenced: raises LeaseLost, CancelRequested.
+        ever kept, the count of lost leases starts anew. Fenced: raises LeaseLost, CancelRequested;
+        InvalidError for data that is no JSON.
         """
         self.check()
-        self._ports.save_checkpoint(self, json.dumps(data, allow_nan=False), progress)
+        try:
+            text = json_text(data)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidError(f"the checkpoint is not JSON: {error}") from error
+        self._ports.save_checkpoint(self, text, progress)
 
     def emit(self, type: str, data: dict[str, Any]) -> None:  # noqa: A002 - the event's own word
         """Record a progress event of this task, in a short fenced transaction of its own."""

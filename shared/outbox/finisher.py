@@ -7,18 +7,22 @@ rows that are not this execution's any more are left out. Nothing is completed t
 from __future__ import annotations
 
 import json
+import math
 import queue
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from shared.core.clock import monotonic
-from shared.core.errors import BloxError, CancelRequested
+from shared.core.clock import Deadline, monotonic
+from shared.core.errors import BloxError
 from shared.core.failpoints import failpoint
+from shared.outbox.cancelled import Cancelled, Settle
 from shared.outbox.context import OutboxContext
+from shared.outbox.db import TRIES
 from shared.outbox.execution import ENDED, Execution
 from shared.outbox.records import add_events, result_text
 from shared.outbox.signals import Ended, LeaseLossSeen
@@ -30,13 +34,20 @@ GROUP = 500
 MAX_WAITING = 4 * GROUP
 #: Seconds between tries while the database is away.
 _AWAY_SECONDS = 0.1
-#: How often rows locked by another are tried in a group before they are taken one by one.
-_GROUP_TRIES = 2
+#: Seconds that a row locked by another is tried in groups before it is waited for alone; doubled
+#: each time, since everything else waits meanwhile.
+_PATIENCE_SECONDS = 2.0
 
 _log = structlog.get_logger("outbox.finisher")
 
-#: Writes another answer than "completed": the row turned out to be cancelled.
-Settle = Callable[[Execution, BaseException], None]
+
+@dataclass(slots=True)
+class _Member:
+    """An execution to be completed, and from when on its row is waited for alone."""
+
+    execution: Execution
+    alone_at: float = math.inf
+    patience_seconds: float = _PATIENCE_SECONDS
 
 
 class Finisher:
@@ -44,16 +55,17 @@ class Finisher:
 
     def __init__(self, context: OutboxContext, settle: Settle) -> None:
         self._context = context
-        self._settle = settle
+        self._cancelled = Cancelled(settle)
         self._queue: queue.SimpleQueue[Execution | None] = queue.SimpleQueue()
         self._line = context.db.line()
-        self._again: list[tuple[Execution, int]] = []
+        self._again: list[_Member] = []
         self._thread: threading.Thread | None = None
         self._room = threading.Event()
         self._room.set()
 
     def start(self) -> None:
         """Start the thread."""
+        self._cancelled.start()
         self._thread = threading.Thread(target=self._run, name="outbox-finisher", daemon=True)
         self._thread.start()
 
@@ -66,7 +78,7 @@ class Finisher:
 
     def finish_now(self, execution: Execution) -> None:
         """Complete one execution in the calling thread; for outboxes that run inline."""
-        self._again = [(execution, 0)]
+        self._again = [_Member(execution)]
         while self._again:
             group, self._again = self._again, []
             self._finish(group)
@@ -75,9 +87,10 @@ class Finisher:
         """Complete what was submitted, then end; False when that took longer than `seconds`."""
         if self._thread is None:
             return True
+        end = Deadline(seconds)
         self._queue.put(None)
         self._thread.join(seconds)
-        return not self._thread.is_alive()
+        return self._cancelled.close(end.remaining(seconds)) and not self._thread.is_alive()
 
     def is_alive(self) -> bool:
         """Tell whether the thread runs."""
@@ -95,12 +108,15 @@ class Finisher:
                 # Their leases are still renewed only while they are held here: let them go, and
                 # the scan runs them again.
                 _log.exception("finish_failed", count=len(group))
-                for execution, _ in group:
-                    self._leave(execution, "lost")
+                for member in group:
+                    if member.execution.phase != ENDED:
+                        self._leave(member.execution, "lost")
         self._line.close()
 
-    def _collect(self, *, is_open: bool) -> tuple[list[tuple[Execution, int]], bool]:
+    def _collect(self, *, is_open: bool) -> tuple[list[_Member], bool]:
         group, self._again = self._again, []
+        if group and not is_open:
+            threading.Event().wait(_AWAY_SECONDS)
         try:
             item = (
                 self._queue.get(timeout=_AWAY_SECONDS if group else None)
@@ -111,7 +127,7 @@ class Finisher:
                 if item is None:
                     is_open = False
                 else:
-                    group.append((item, 0))
+                    group.append(_Member(item))
                 if len(group) >= GROUP or not is_open:
                     break
                 item = self._queue.get_nowait()
@@ -120,27 +136,62 @@ class Finisher:
         self._room.set()
         return group, is_open
 
-    def _finish(self, group: list[tuple[Execution, int]]) -> None:
-        live = []
-        for execution, tries in group:
-            if monotonic() >= execution.lease_ends:
-                self._lost(execution)
+    def _finish(self, group: list[_Member]) -> None:
+        now = monotonic()
+        together: list[_Member] = []
+        waited: _Member | None = None
+        for member in group:
+            if now >= member.execution.lease_ends:
+                self._lost(member.execution)
+            elif waited is None and now >= member.alone_at:
+                waited = member
             else:
-                live.append((execution, tries))
-        together = [execution for execution, tries in live if tries < _GROUP_TRIES]
-        alone = [execution for execution, tries in live if tries >= _GROUP_TRIES]
-        tries_of = {execution.task.id: tries for execution, tries in live}
-        for batch in ([together] if together else []) + [[execution] for execution in alone]:
+                together.append(member)
+        if together:
+            self._try(together, wait_for_locks=False)
+        if waited is not None:
+            waited.patience_seconds *= 2
+            waited.alone_at = math.inf
+            self._try([waited], wait_for_locks=True)
+
+    def _try(self, members: list[_Member], *, wait_for_locks: bool) -> None:
+        batch = [member.execution for member in members]
+        try:
+            completed = self._commit(batch, wait_for_locks=wait_for_locks)
+        except BloxError as error:
+            _log.warning("finish_waits_for_database", count=len(batch), error=str(error))
+            threading.Event().wait(_AWAY_SECONDS)
+            completed = set()
+        except Exception as error:
+            _log.warning("finish_refused", count=len(batch), error=str(error))
+            completed = self._one_by_one(batch)
+        self._report([item for item in batch if item.task.id in completed])
+        rest = [member for member in members if member.execution.phase != ENDED]
+        if rest:
+            self._look(rest)
+
+    def _one_by_one(self, batch: Sequence[Execution]) -> set[int]:
+        """Find the one that the database refuses: nobody may suffer for what another returned."""
+        completed: set[int] = set()
+        for execution in batch:
             try:
-                completed = self._commit(batch, wait_for_locks=batch is not together)
+                try:
+                    completed |= self._commit([execution], wait_for_locks=False)
+                except BloxError:
+                    raise
+                except Exception as error:
+                    if execution.result is None:
+                        raise
+                    # The work is done, only what it returned cannot be kept.
+                    _log.warning("result_dropped", task_id=execution.task.id, error=str(error))
+                    execution.result = None
+                    completed |= self._commit([execution], wait_for_locks=False)
             except BloxError as error:
-                _log.warning("finish_waits_for_database", count=len(batch), error=str(error))
-                threading.Event().wait(_AWAY_SECONDS)
-                completed = set()
-            self._report([item for item in batch if item.task.id in completed])
-            rest = [item for item in batch if item.task.id not in completed]
-            if rest:
-                self._look(rest, tries_of)
+                _log.warning("finish_waits_for_database", count=1, error=str(error))
+            except Exception:
+                _log.exception("finish_failed", count=1)
+                self._leave(execution, "lost")
+        return completed
 
     def _commit(self, batch: Sequence[Execution], *, wait_for_locks: bool) -> set[int]:
         """Complete those that are ready in one transaction; returns their task ids."""
@@ -163,7 +214,8 @@ class Finisher:
                 self._write(cursor, [by_id[task_id] for task_id in ready])
             return set(ready)
 
-        done = self._context.db.run(work, line=self._line)
+        tries = 1 if wait_for_locks else TRIES
+        done = self._context.db.run(work, line=self._line, tries=tries)
         failpoint("finish.after")
         return done
 
@@ -189,9 +241,9 @@ class Finisher:
             ],
         )
 
-    def _look(self, rest: Sequence[Execution], tries_of: dict[int, int]) -> None:
+    def _look(self, rest: Sequence[_Member]) -> None:
         """Find out why these were not completed: locked, cancelled, lost, or done after all."""
-        ids = sorted(execution.task.id for execution in rest)
+        ids = sorted(member.execution.task.id for member in rest)
         sql = self._context.db.dialect.sql_ids(statements.LOOK, ids=len(ids))
 
         def read(cursor: Any) -> dict[int, Any]:
@@ -203,18 +255,21 @@ class Finisher:
         except BloxError as error:
             _log.info("finish_look_failed", error=str(error))
             threading.Event().wait(_AWAY_SECONDS)
-            self._again.extend((execution, tries_of[execution.task.id]) for execution in rest)
+            self._again.extend(rest)
             return
-        for execution in rest:
+        for member in rest:
+            execution = member.execution
             row = rows.get(execution.task.id)
             is_ours = row is not None and (row[2], row[3]) == (execution.owner, execution.fence)
             if row is not None and is_ours and row[1] == "completed":
                 # The COMMIT arrived although its answer did not.
                 self._report([execution])
             elif row is not None and is_ours and row[1] == "running" and row[4]:
-                self._settle(execution, CancelRequested("cancelled before the handler's end"))
+                self._cancelled.put(execution)
             elif row is not None and is_ours and row[1] == "running" and row[5]:
-                self._again.append((execution, tries_of[execution.task.id] + 1))
+                alone_at = monotonic() + member.patience_seconds
+                member.alone_at = min(member.alone_at, alone_at)
+                self._again.append(member)
             else:
                 self._lost(execution)
 

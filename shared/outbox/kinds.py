@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from shared.core.errors import InvalidError, PermanentError
 from shared.core.outcomes import Fail, Retry, Snooze
 from shared.outbox.policy import RetryPolicy
+from shared.outbox.records import check_depth
 
 if TYPE_CHECKING:
     from shared.outbox.execution import Execution
@@ -101,8 +102,13 @@ class Kind(Generic[P]):
                 raise InvalidError(
                     f"payload of {self.name}: {error.errors(include_url=False)[:3]}", kind=self.name
                 ) from error
-        body = payload.model_dump_json()
-        if len(body) > MAX_PAYLOAD_BYTES:
+        try:
+            body = payload.model_dump_json()
+            check_depth(body)
+        except ValueError as error:
+            raise InvalidError(f"payload of {self.name} is no JSON: {error}") from error
+        # Counted only where it may matter: a character has at most four bytes.
+        if 4 * len(body) > MAX_PAYLOAD_BYTES and len(body.encode()) > MAX_PAYLOAD_BYTES:
             raise InvalidError(f"payload of {self.name} is larger than {MAX_PAYLOAD_BYTES} bytes")
         return f'{{"v":{self.version},"p":{body}}}'
 

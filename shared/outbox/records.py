@@ -43,8 +43,12 @@ MAX_RESULT_BYTES = 64 * 1024
 #: Characters kept of an error's text.
 MAX_DETAIL = 4000
 MAX_CODE = 64
+#: How deep JSON may be nested: MariaDB takes 32 levels, and the row's own envelope is one.
+MAX_DEPTH = 30
 
 _EVENT_TYPE = re.compile(r"[a-z][a-z0-9_.-]{0,31}\Z")
+#: A string, or a bracket outside of strings.
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 _log = structlog.get_logger("outbox.records")
 
 #: (task id, type, data as JSON)
@@ -65,6 +69,33 @@ def clean_text(text: str | None, length: int = MAX_DETAIL) -> str | None:
     return text[:length].encode("utf-8", "replace").decode("utf-8").replace("\x00", "�")
 
 
+def json_text(value: Any) -> str:
+    """Return JSON that every database takes.
+
+    Raises ValueError or TypeError for what is none, or is nested too deeply, or holds half of a
+    surrogate pair.
+    """
+    text = json.dumps(value, allow_nan=False)
+    if "\\ud" in text:
+        json.dumps(value, ensure_ascii=False).encode()
+    check_depth(text)
+    return text
+
+
+def check_depth(text: str) -> None:
+    """Raise ValueError for JSON that is nested too deeply for a database."""
+    if text.count("{") + text.count("[") <= MAX_DEPTH:
+        return
+    depth = 0
+    for mark in _BRACKETS.finditer(text):
+        if mark[0] in "{[":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+        elif mark[0] in "}]":
+            depth -= 1
+
+
 def result_text(result: Mapping[str, Any] | None, *, task_id: int) -> str | None:
     """Return a handler's result as JSON.
 
@@ -73,7 +104,7 @@ def result_text(result: Mapping[str, Any] | None, *, task_id: int) -> str | None
     if result is None:
         return None
     try:
-        text = json.dumps(result, allow_nan=False)
+        text = json_text(result)
     except (TypeError, ValueError, RecursionError) as error:
         _log.warning("result_dropped", task_id=task_id, error=str(error))
         return None
@@ -91,8 +122,8 @@ def progress_event(task_id: int, type: str, data: Mapping[str, Any]) -> Event:  
     if not _EVENT_TYPE.match(type) or type in OWN_EVENTS:
         raise InvalidError(f"{type!r} cannot be the type of a progress event", task_id=task_id)
     try:
-        text = json.dumps(data, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        text = json_text(data)
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidError(f"event {type}: the data is not JSON: {error}") from error
     if len(text) > MAX_EVENT_BYTES:
         raise InvalidError(f"event {type}: larger than {MAX_EVENT_BYTES} bytes", task_id=task_id)
