@@ -115,8 +115,10 @@ def test_bytes_that_are_gone_from_staging_are_said(stack: Stack) -> None:
 
 
 @contextlib.contextmanager
-def losing_commit(stack: Stack, *, carried_out: bool) -> Iterator[None]:
-    """Let the answer to this thread's next COMMIT be lost, after it was carried out or before."""
+def losing_commit(
+    stack: Stack, *, carried_out: bool, code: int = 2013, message: str = "Lost connection to server"
+) -> Iterator[None]:
+    """Let this thread's next COMMIT fail, after it was carried out or before."""
     dialect = stack.engine.dialect
     commit, owner, armed = dialect.do_commit, threading.get_ident(), [True]
 
@@ -126,7 +128,7 @@ def losing_commit(stack: Stack, *, carried_out: bool) -> Iterator[None]:
             return
         armed.clear()
         (commit if carried_out else dialect.do_rollback)(connection)
-        raise dialect.loaded_dbapi.OperationalError(2013, "Lost connection to server")
+        raise dialect.loaded_dbapi.OperationalError(code, message)
 
     dialect.do_commit = lose  # type: ignore[method-assign]
     try:
@@ -148,6 +150,14 @@ def test_commit_whose_answer_was_lost_is_looked_up(stack: Stack) -> None:
     with losing_commit(stack, carried_out=True):
         answer = put_directly(stack)
     assert answer.state == "pending"
+    with stack.client() as client:
+        assert client.get(f"{PATH}/k").content == b"hello"
+
+
+def test_commit_that_failed_in_no_known_way_takes_no_bytes_along(stack: Stack) -> None:
+    """The row may be there, and with it the end of the version before it."""
+    with losing_commit(stack, carried_out=True, code=1180, message="Got error 5 during COMMIT"):
+        put_directly(stack)
     with stack.client() as client:
         assert client.get(f"{PATH}/k").content == b"hello"
 
