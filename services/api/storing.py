@@ -80,17 +80,15 @@ def store(
 
     try:
         answer = database.run_session(work)
-    except UnavailableError:
-        # Past commit_put only the COMMIT itself can have failed: perhaps after it was carried out.
+    except BaseException as error:
         if written is None:
             discard(staging, staged.key)
             raise
-        if not _is_committed(database, written, body):
+        # Past commit_put only the COMMIT, or what follows it, can have failed: whatever the error
+        # says, it was perhaps carried out.
+        if not isinstance(error, Exception) or not _is_committed(database, written, body):
             raise
         answer = written
-    except BaseException:
-        discard(staging, staged.key)
-        raise
     failpoint("api.put.committed")
     if answer.instant:
         discard(staging, staged.key)
