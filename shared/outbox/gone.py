@@ -26,8 +26,10 @@ from shared.outbox.statements import scan as statements
 from shared.outbox.states import State
 from shared.outbox.walk import SCAN_SECONDS, Bound, Expired, read_clock, walk
 
-#: KEYS a queue's messages; ARGV dispatch ids. Answers the places in ARGV of those that are missing.
+#: KEYS a queue's messages and list; ARGV dispatch ids. Answers the places in ARGV of those that are
+#: missing. Messages without a list (somebody has deleted it) would never be fetched: they go too.
 _MISSING = """
+if redis.call('LLEN', KEYS[2]) == 0 then redis.call('DEL', KEYS[1]) end
 local missing = {}
 for i = 1, #ARGV do
   if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 0 then missing[#missing + 1] = i end
@@ -97,10 +99,11 @@ class Gone:
             by_queue[queue_key(row.lane.queue, row.lane.region)].append(row)
         gone: list[Expired] = []
         now = monotonic()
+        scripts = self._context.scripts
         for name, members in by_queue.items():
             try:
                 answer: list[Any] = self._missing(
-                    keys=[self._context.scripts.messages_key(name)],
+                    keys=[scripts.messages_key(name), scripts.list_key(name)],
                     args=[row.dispatch_id for row in members],
                 )
             except redis.RedisError as error:

@@ -12,6 +12,10 @@ import redis
 
 from shared.outbox.messages import encode
 
+#: Messages of one fetch. Lua's stack holds some 8,000 values, and a script that breaks there has
+#: taken the ids off the list already.
+MAX_FETCH = 1000
+
 #: KEYS list, messages, bell; ARGV id, data, id, data ... Puts messages at the tail and rings once.
 _PUSH = """
 for i = 1, #ARGV, 2 do
@@ -102,9 +106,12 @@ class Scripts:
         return int(self._push(keys=self._queue_keys(queue_name), args=args))
 
     def fetch(self, queue_name: str, count: int) -> list[bytes]:
-        """Take up to `count` messages off a queue; from here on only their rows know of them."""
+        """Take up to `count` messages off a queue; from here on only their rows know of them.
+
+        Never more than `MAX_FETCH` at a time.
+        """
         keys = [*self._queue_keys(queue_name), self.low_key(queue_name), self.fill_bell_key]
-        answer: list[Any] = self._fetch(keys=keys, args=[count])
+        answer: list[Any] = self._fetch(keys=keys, args=[min(count, MAX_FETCH)])
         return [body for body in answer if body is not None]
 
     def rering(self, queue_name: str) -> None:

@@ -167,3 +167,25 @@ def test_regions_are_looked_up_in_their_own_lists(quick: Bench) -> None:
     _push(quick, eu, "mail.eu")
     gone = _gone(quick)
     never(gone.run_once, 0.4)
+
+
+def test_messages_whose_list_was_deleted_are_gone(quick: Bench) -> None:
+    """Nobody would ever fetch them, and they would stay in Redis for good."""
+    ids = _dispatched(quick, 2)
+    _push(quick, ids)
+    client, scripts = quick.context.redis, quick.context.scripts
+    client.delete(scripts.list_key(QUEUE))
+    gone = _gone(quick)
+    assert gone.run_once() == 0
+    eventually(lambda: gone.run_once() == 2)
+    assert states(quick) == {"pending": 2}
+    assert client.hlen(scripts.messages_key(QUEUE)) == 0
+
+
+def test_a_fetch_of_any_size_takes_messages_whole(bench: Bench) -> None:
+    scripts = bench.context.scripts
+    scripts.push(QUEUE, [(number, f"{number:032x}") for number in range(9000)])
+    fetched = [len(scripts.fetch(QUEUE, 8500)) for _ in range(9)]
+    assert fetched == [1000] * 9
+    assert bench.context.redis.hlen(scripts.messages_key(QUEUE)) == 0
+    assert bench.context.redis.llen(scripts.bell_key(QUEUE)) == 0
