@@ -140,26 +140,24 @@ class Claimer:
                 [owner, settings.lease_seconds, *take],
             )
             won.update({int(row[0]): int(row[4]) + 1 for row in waiting})
-            self._record(cursor, waiting, owner)
+            self._record(cursor, waiting, State.RUNNING, owner=owner)
         return rows, won, suspect
 
-    def _record(self, cursor: Any, taken: list[Any], owner: str) -> None:
+    def _record(self, cursor: Any, moved: list[Any], target: State, **facts: object) -> None:
+        """Record where rows of kinds that ask for it have just gone."""
         names = self._context.kinds.with_events()
         if not names:
             return
-        add_events(
-            cursor,
-            self._context.db.dialect,
-            [
-                (
-                    int(row[0]),
-                    State.RUNNING.value,
-                    json.dumps({"from": row[1], "to": "running", "owner": owner}),
-                )
-                for row in taken
-                if row[7] in names
-            ],
-        )
+        events = [
+            (
+                int(row[0]),
+                target.value,
+                json.dumps({"from": row[1], "to": target.value, **facts}),
+            )
+            for row in moved
+            if row[7] in names
+        ]
+        add_events(cursor, self._context.db.dialect, events)
 
     def _postpone(self, cursor: Any, rows: list[Any]) -> None:
         # One poison task must not take its neighbours with it when it kills this process.
@@ -168,6 +166,7 @@ class Claimer:
         for row in rows:
             wait = random.uniform(settings.recovery_min_seconds, settings.recovery_max_seconds)
             cursor.execute(text, (wait, int(row[0]), row[2]))
+        self._record(cursor, rows, State.SCHEDULED, detail="beside a suspect")
 
     def _execution(
         self, row: Any, fence: int, owner: str, message: Message[None], lease_ends: float

@@ -153,7 +153,7 @@ class Dispatcher:
         except redis.ResponseError as error:
             _log.warning("dispatch_refused", queue=queue_name, count=len(batch), error=str(error))
             self._context.signals.emit(DispatchFailed(len(batch), unknown=False))
-            self._mark(statements.MARK_REFUSED, REFUSED_SECONDS, batch)
+            self._mark(statements.MARK_REFUSED, State.SCHEDULED, REFUSED_SECONDS, batch)
             return
         except redis.RedisError as error:
             self._outage.away(queue=queue_name, error=str(error))
@@ -171,11 +171,12 @@ class Dispatcher:
         for start in range(0, len(pushed), BATCH):
             self._mark(
                 statements.MARK_DISPATCHED,
+                State.DISPATCHED,
                 self._context.settings.dispatched_grace_seconds,
                 pushed[start : start + BATCH],
             )
 
-    def _mark(self, text: str, seconds: float, batch: list[Dispatch]) -> None:
+    def _mark(self, text: str, target: State, seconds: float, batch: list[Dispatch]) -> None:
         ids = sorted(item[1] for item in batch)
         sql = self._context.db.dialect.sql_ids(text, ids=len(batch), dispatches=len(batch))
         dispatches = [item[2] for item in batch]
@@ -183,16 +184,15 @@ class Dispatcher:
 
         def work(cursor: Any) -> None:
             cursor.execute(sql, [seconds, *ids, *dispatches])
-            if text is statements.MARK_DISPATCHED:
-                add_moves(
-                    cursor,
-                    self._context.db.dialect,
-                    ids,
-                    dispatches,
-                    kinds,
-                    source=State.DISPATCHING.value,
-                    target=State.DISPATCHED.value,
-                )
+            add_moves(
+                cursor,
+                self._context.db.dialect,
+                ids,
+                dispatches,
+                kinds,
+                source=State.DISPATCHING.value,
+                target=target.value,
+            )
 
         try:
             self._context.db.run(work, line=self._line)

@@ -27,9 +27,9 @@ MARK_DISPATCHED = (
     "dispatch_failures = 0 "
     "WHERE id IN (%(ids)s) AND state = 'dispatching' AND dispatch_id IN (%(dispatches)s)"
 )
-#: Redis refused them: back to wait, longer with each refusal.
+#: Redis refused them: back to wait. The dispatch id stays and means nothing in this state.
 MARK_REFUSED = (
-    "UPDATE tasks {by_primary} SET state = 'scheduled', dispatch_id = NULL, lease_until = NULL, "
+    "UPDATE tasks {by_primary} SET state = 'scheduled', lease_until = NULL, "
     "dispatch_failures = dispatch_failures + 1, due_at = {now_plus} "
     "WHERE id IN (%(ids)s) AND state = 'dispatching' AND dispatch_id IN (%(dispatches)s)"
 )
