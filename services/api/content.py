@@ -167,7 +167,7 @@ class ContentResponse(Response):
                         await asyncio.sleep(min(self._reader.pause_seconds, MAX_PAUSE_SECONDS))
                     if gone.done():
                         raise ClientDisconnect
-                    chunk = await self._work.files(self._reader.read)
+                    chunk = await self._work.more_files(self._reader.read)
                     idle.reschedule(loop.time() + self._idle_seconds)
                 await send({"type": "http.response.body", "body": chunk, "more_body": False})
         except (TimeoutError, BloxError) as error:
