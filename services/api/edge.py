@@ -63,6 +63,11 @@ class Edge:
             outcome = "client_gone"
         except Aborted:
             outcome = "aborted"
+        except asyncio.CancelledError:
+            # The process ends, and with it the time that requests had to end by themselves.
+            if exchange.status:
+                raise
+            await problems.stopping(exchange.request_id)(scope, exchange.receive, exchange.send)
         except Exception:
             outcome = "failed"
             log.exception("request_failed", method=scope["method"], path=scope["path"][:200])

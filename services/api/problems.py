@@ -163,6 +163,17 @@ def internal(request_id: str) -> Problem:
     return Problem(500, "internal", "Something went wrong on our side.", request_id=request_id)
 
 
+def stopping(request_id: str) -> Problem:
+    """Return the answer to a request that the end of the process cuts short."""
+    return Problem(
+        503,
+        "shutting_down",
+        "This process ends before the request could. Repeat it: another one will answer.",
+        request_id=request_id,
+        headers={"retry-after": str(RETRY_AFTER_SECONDS)},
+    )
+
+
 def install(app: FastAPI, *, allowed: AllowedMethods | None = None) -> None:
     """Answer all expected errors of an application with problem documents.
 
