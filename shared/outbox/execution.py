@@ -5,6 +5,7 @@ It knows its owner and fence, when its lease ends on the local clock, and why it
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -74,6 +75,7 @@ class Execution:
         "outcome",
         "owner",
         "phase",
+        "renew_until",
         "result",
         "started_at",
         "stop_at",
@@ -101,6 +103,8 @@ class Execution:
         self.dispatch_id = dispatch_id
         #: Local monotonic time after which another may own the task. Renewals move it.
         self.lease_ends = lease_ends
+        #: Local monotonic time after which nobody renews the lease: what hangs must come loose.
+        self.renew_until = math.inf
         self.lock = threading.Lock()
         self.phase = CLAIMED
         self.claimed_at = monotonic()

@@ -97,11 +97,17 @@ class Heartbeat:
     def renew(self, executions: Iterable[Execution]) -> set[Execution]:
         """Renew these leases now; returns those that could not be, to be tried again soon.
 
-        Executions whose task was cancelled, or is another's now, are told to stop. Not for two
-        threads at a time.
+        Executions whose task was cancelled, or is another's now, are told to stop. Those that are
+        far past their time limit are not renewed: they hang, and the task must go on elsewhere. Not
+        for two threads at a time.
         """
+        now = monotonic()
         mine = sorted(
-            (item for item in executions if item.phase != ENDED and not item.completed),
+            (
+                item
+                for item in executions
+                if item.phase != ENDED and not item.completed and now < item.renew_until
+            ),
             key=lambda item: item.task.id,
         )
         behind: set[Execution] = set()

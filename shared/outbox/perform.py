@@ -75,6 +75,10 @@ class Performer:
         """Return the handler's answer, or the exception that it ended with."""
         kind = execution.kind
         handler = None if kind is None else self._context.kinds.handler(kind.name)
+        # Whatever hangs from here on: the handler, a transaction, the writing of the answer.
+        limit = 0.0 if kind is None else kind.time_limit_seconds
+        grace = 2 * self._context.settings.lease_seconds
+        execution.renew_until = execution.started_at + limit + grace
         if kind is None or handler is None:
             execution.phase = SETTLING
             _log.error("kind_unknown", kind=execution.task.kind, task_id=execution.task.id)

@@ -169,13 +169,13 @@ class Watchdog:
             )
 
     def _is_stuck(self, execution: Execution, now: float) -> bool:
-        if execution.stop_error is None:
-            return False
         patience = self._context.settings.dead_after_seconds
-        if execution.phase == RUNNING:
-            return now - execution.stop_at >= patience
-        # Answers are written again and again while the lease lives, and no longer.
-        return execution.phase == SETTLING and now - execution.lease_ends >= patience
+        if execution.phase == SETTLING:
+            # In a transaction of its own, or being answered: tried while the lease lives, and no
+            # longer. The lease is not renewed for ever.
+            return now - execution.lease_ends >= patience
+        is_asked = execution.phase == RUNNING and execution.stop_error is not None
+        return is_asked and now - execution.stop_at >= patience
 
     def _waits_too_long(self, execution: Execution, now: float) -> bool:
         if execution.phase != CLAIMED:

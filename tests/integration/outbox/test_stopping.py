@@ -254,6 +254,33 @@ def test_answer_that_waits_for_the_database_is_not_a_stuck_handler(shop: Shop) -
     assert not shop.watchdog.is_live
 
 
+def test_lease_of_what_hangs_past_its_time_limit_is_not_renewed(shop: Shop) -> None:
+    release = threading.Event()
+
+    def handler(execution: Execution) -> None:
+        with execution.complete():
+            release.wait(20)
+
+    bench = shop.bench
+    execution = shop.start(MAIL, handler)
+    eventually(lambda: execution.phase == SETTLING)
+    late = execution.started_at + MAIL.time_limit_seconds + 2 * bench.context.settings.lease_seconds
+    assert execution.renew_until == pytest.approx(late)
+    execution.renew_until = monotonic() - 0.01
+    before = execution.lease_ends
+    # Had it been asked for, it would be behind: its own transaction has locked the row.
+    assert bench.heartbeat.renew([execution]) == set()
+    assert execution.lease_ends == before
+    # Once the lease is over, a process that still holds it so is not live.
+    shop.watchdog.run_once()
+    assert shop.watchdog.is_live
+    execution.lease_ends = monotonic() - 1
+    shop.watchdog.run_once()
+    assert not shop.watchdog.is_live
+    release.set()
+    shop.thread.join_answer()
+
+
 def test_lease_that_ran_out_here_stops_the_execution(shop: Shop) -> None:
     running = shop.bench.run(shop.bench.put(SLOW))
     unstarted = shop.bench.run(shop.bench.put(SLOW), phase=CLAIMED)
