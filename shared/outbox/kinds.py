@@ -29,6 +29,8 @@ QUEUE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
 KIND_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}\.[a-z][a-z0-9_-]{0,30}\Z")
 #: Bytes of JSON that a payload may have: ids and parameters, never content.
 MAX_PAYLOAD_BYTES = 64 * 1024
+#: The code of a payload that a newer process has written than this one is.
+PAYLOAD_NEWER = "payload_newer"
 
 Answer = None | Retry | Snooze | Fail | dict[str, Any]
 Handler = Callable[["Execution", Any], Answer]
@@ -126,7 +128,7 @@ class Kind(Generic[P]):
             if version > self.version:
                 raise PermanentError(
                     f"payload of {self.name} is version {version}, newer than {self.version}",
-                    code="payload_newer",
+                    code=PAYLOAD_NEWER,
                 )
             return self.payload.model_validate(body)
         except PermanentError:

@@ -13,13 +13,17 @@ from typing import Any, Protocol
 import structlog
 
 from shared.core.clock import Deadline, monotonic
+from shared.core.errors import PermanentError
 from shared.core.outcomes import Fail, Retry, Snooze
 from shared.outbox.context import OutboxContext
 from shared.outbox.execution import ENDED, RUNNING, SETTLING, Execution
+from shared.outbox.kinds import PAYLOAD_NEWER, Handler, Kind
 from shared.outbox.stopping import Interrupted
 
 #: Seconds until a task is looked at again that no handler here knows.
 UNKNOWN_KIND_SECONDS = 30.0
+#: Seconds until a task is looked at again whose payload only a newer worker can read.
+NEWER_PAYLOAD_SECONDS = 5.0
 
 _log = structlog.get_logger("outbox.worker")
 
@@ -63,7 +67,7 @@ class Performer:
             return
         answer = self._run(execution)
         self._measure(queue_name, monotonic() - execution.started_at)
-        if execution.completed:
+        if execution.completed and not isinstance(answer, BaseException):
             self._leave(execution)
         elif answer is None or isinstance(answer, dict):
             execution.result = answer
@@ -89,8 +93,7 @@ class Performer:
             try:
                 # Cancelled or lost while it waited for this thread.
                 execution.check()
-                payload = kind.load(execution.task.payload)
-                answer: Any = handler(execution, payload)
+                answer: Any = _call(handler, kind, execution)
             except Interrupted:
                 answer = execution.stop_error
             except BaseException as error:
@@ -123,3 +126,15 @@ class Performer:
     def _leave(self, execution: Execution) -> None:
         execution.phase = ENDED
         self._context.executions.remove(execution)
+
+
+def _call(handler: Handler, kind: Kind[Any], execution: Execution) -> Any:
+    try:
+        payload = kind.load(execution.task.payload)
+    except PermanentError as error:
+        if error.code != PAYLOAD_NEWER:
+            raise
+        # While a new release is rolled out, old and new processes run beside each other.
+        _log.warning("payload_newer", kind=kind.name, task_id=execution.task.id)
+        return Snooze(NEWER_PAYLOAD_SECONDS, "its payload is newer than the worker that got it")
+    return handler(execution, payload)

@@ -371,3 +371,19 @@ def test_finisher_drops_only_the_unwritable_result(shop: Shop) -> None:
     rows = [shop.bench.columns(execution.task.id) for execution in executions]
     assert [row["state"] for row in rows] == ["completed"] * 3
     assert [row["result"] for row in rows] == [None, None, {"x": 1}]
+
+
+def test_payload_of_a_newer_release_waits_for_a_worker_that_knows_it(shop: Shop) -> None:
+    started: list[int] = []
+    shop.handlers[SLOW.name] = lambda execution: started.append(execution.task.id)
+    task_id = shop.bench.put(SLOW)
+    shop.bench.set(task_id, payload={"v": 2, "p": {"new": True}})
+    execution = shop.bench.run(task_id, phase=CLAIMED)
+    shop.performer.perform("mail", task_id, execution.dispatch_id)
+    row = shop.bench.columns(task_id)
+    assert (row["state"], row["attempt"], row["error_code"]) == ("scheduled", 0, "snoozed")
+    shop.bench.set(task_id, payload={"v": 1, "p": {"thing_id": "none"}})
+    execution = shop.bench.run(task_id, phase=CLAIMED)
+    shop.performer.perform("mail", task_id, execution.dispatch_id)
+    row = shop.bench.columns(task_id)
+    assert (row["state"], row["error_code"], started) == ("failed", "payload_unreadable", [])
