@@ -29,6 +29,8 @@ log = structlog.get_logger()
 
 #: One read from one source may go on for this long: a large object to a slow client.
 READ_SECONDS = 6 * 3600.0
+#: Bytes that a client must take within the idle limit.
+PIECE_BYTES = 128 * 1024
 #: A crowded limit is shared in turns of this length, below every idle limit.
 MAX_PAUSE_SECONDS = 5.0
 
@@ -151,7 +153,7 @@ class ContentResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything. Raises ClientDisconnect, or Aborted when no place or time is left."""
-        if self._reader.is_done():
+        if self._reader.is_done() and len(self._first) <= PIECE_BYTES:
             await self._send_start(send)
             await send({"type": "http.response.body", "body": self._first, "more_body": False})
             return
@@ -161,24 +163,35 @@ class ContentResponse(Response):
             async with asyncio.timeout(self._idle_seconds) as idle:
                 await self._send_start(send)
                 chunk = self._first
-                while not self._reader.is_done():
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                while True:
+                    for piece in _pieces(chunk):
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                        idle.reschedule(loop.time() + self._idle_seconds)
+                    if self._reader.is_done():
+                        break
                     if self._reader.pause_seconds:
                         await asyncio.sleep(min(self._reader.pause_seconds, MAX_PAUSE_SECONDS))
                     if gone.done():
                         raise ClientDisconnect
                     chunk = await self._work.more_files(self._reader.read)
                     idle.reschedule(loop.time() + self._idle_seconds)
-                await send({"type": "http.response.body", "body": chunk, "more_body": False})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         except (TimeoutError, BloxError) as error:
             raise Aborted from error
         finally:
             gone.cancel()
-            await self._work.clean_up(self._reader.close)
+            if not self._reader.is_done():
+                await self._work.clean_up(self._reader.close)
 
     async def _send_start(self, send: Send) -> None:
         start = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **start})
+
+
+def _pieces(chunk: bytes) -> Iterator[memoryview]:
+    view = memoryview(chunk)
+    for start in range(0, len(view), PIECE_BYTES):
+        yield view[start : start + PIECE_BYTES]
 
 
 async def _until_gone(receive: Receive) -> None:

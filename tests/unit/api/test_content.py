@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from services.api.content import ContentMissing, ContentReader, Door, Place
+from services.api.content import ContentMissing, ContentReader, ContentResponse, Door, Place
+from services.api.edge import Aborted
+from services.api.work import Work
 from shared.core.clock import Deadline
 from shared.core.errors import UnavailableError
 from shared.storage.body import Body
@@ -101,3 +105,40 @@ def test_nothing_to_read_opens_nothing() -> None:
     reader = ContentReader([], start=0, length=0)
     assert reader.is_done()
     assert reader.read() == b""
+
+
+def answer(disk: FileChannel, *, seconds_per_mebibyte: float) -> bytes:
+    """Return what a client gets that takes bytes at this pace, with half a second of patience."""
+    reader = ContentReader([at(disk)], start=0, length=len(CONTENT))
+    taken = bytearray()
+
+    async def receive() -> dict[str, object]:
+        return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    async def send(message: dict[str, Any]) -> None:
+        body = bytes(message.get("body", b""))
+        await asyncio.sleep(seconds_per_mebibyte * len(body) / 2**20)
+        taken.extend(body)
+
+    async def scenario() -> None:
+        response = ContentResponse(
+            reader,
+            reader.read(),
+            work=Work(None, threads=1),  # type: ignore[arg-type]
+            status=200,
+            headers={},
+            idle_seconds=0.5,
+        )
+        await response({}, receive, send)  # type: ignore[arg-type]
+
+    asyncio.run(scenario())
+    return bytes(taken)
+
+
+def test_client_that_takes_its_time_gets_everything(disk: FileChannel) -> None:
+    assert answer(disk, seconds_per_mebibyte=0.8) == CONTENT
+
+
+def test_client_that_stands_still_is_let_go(disk: FileChannel) -> None:
+    with pytest.raises(Aborted):
+        answer(disk, seconds_per_mebibyte=60)
