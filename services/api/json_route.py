@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -10,7 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.types import Message
 
-from services.api.bodies import stream_body
+from services.api.bodies import BodyTimeout, stream_body
 from services.api.deps import get_api
 from shared.core.errors import TooLargeError
 
@@ -30,7 +31,14 @@ class JsonRoute(APIRoute):
             settings = get_api(request).deps.settings
             body = _Buffer(settings.max_json_bytes)
             body.expect(request.headers.get("content-length", ""))
-            await stream_body(request, body, idle_seconds=settings.body_idle_seconds)
+            seconds = settings.body_idle_seconds
+            try:
+                # All of it within what a large body may be silent: it is kept in memory, and
+                # nobody knows yet who sends it.
+                async with asyncio.timeout(seconds):
+                    await stream_body(request, body, idle_seconds=seconds)
+            except TimeoutError:
+                raise BodyTimeout(f"the body did not come within {seconds} seconds") from None
             return await handle(Request(request.scope, body.replay))
 
         return read_and_handle

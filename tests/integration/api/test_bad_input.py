@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 
 import httpx
@@ -81,6 +83,26 @@ def test_body_that_stops_coming_stores_nothing(tight_stack: Stack) -> None:
         answer = read_answer(sock)
     assert status_of(answer) == 408
     assert tight_stack.is_untouched()
+
+
+def test_json_that_drips_is_cut_off_before_anybody_is_asked_who_sends_it(
+    tight_stack: Stack,
+) -> None:
+    dripping = threading.Event()
+    with connection(tight_stack.address) as sock:
+        sock.sendall(b"POST /v1/tenants HTTP/1.1\r\nhost: x\r\ncontent-length: 9000\r\n\r\n")
+
+        def drip() -> None:
+            with contextlib.suppress(OSError):
+                while not dripping.wait(0.1):
+                    sock.sendall(b" ")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        answer = read_answer(sock)
+        dripping.set()
+        thread.join(10)
+    assert status_of(answer) == 408
 
 
 def test_keys_that_break_a_rule_store_nothing(stack: Stack) -> None:
