@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from services.api import auth
 from services.api.backlog import Backlog
+from services.api.turns import Turns
 from services.api.work import Work
 from shared.catalog.accounts import Principal, authenticate
 from shared.catalog.channel_catalogue import ChannelCatalogue
@@ -50,6 +51,7 @@ class Api:
     deps: ApiDeps
     work: Work
     backlog: Backlog
+    turns: Turns = field(default_factory=Turns)
 
 
 def get_api(request: Request) -> Api:

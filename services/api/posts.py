@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from services.api.deps import Caller
 from services.api.idempotency import Answer, Ticket, is_known, once
 from shared.catalog.accounts import Principal
+from shared.core.errors import ConflictError
 
 
 async def write_once(
@@ -37,13 +38,26 @@ async def act_once(
     def look(session: Session, principal: Principal) -> tuple[Principal, bool]:
         return principal, ticket is not None and is_known(session, principal.tenant_id, ticket)
 
+    async def once_more() -> bool:
+        return (await caller.read(scope, look))[1]
+
     principal, is_repeated = await caller.read(scope, look)
-    answer = None if is_repeated else await caller.api.work.call(lambda: act(principal))
-    if ticket is not None:
-        answer = await caller.api.work.write(
+    if ticket is None:
+        return _response(await caller.api.work.call(lambda: act(principal)))
+    # The same request twice at once: the second waits, and finds the answer of the first.
+    async with caller.api.turns.of((principal.tenant_id, ticket.key)):
+        answer = None
+        if not is_repeated and not await once_more():
+            try:
+                answer = await caller.api.work.call(lambda: act(principal))
+            except ConflictError:
+                # Perhaps with what the first one has done through another process.
+                if not await once_more():
+                    raise
+        kept = await caller.api.work.write(
             lambda session: once(session, principal.tenant_id, ticket, lambda: _answered(answer))
         )
-    return _response(_answered(answer))
+    return _response(kept)
 
 
 def _answered(answer: Answer | None) -> Answer:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import functools
 
 import httpx
 
 from tests.integration.api.stack import BUCKET, OTHER, TENANT, Stack
+from tests.support.catalogue import together
 from tests.support.eventually import eventually
 
 PATH = f"/buckets/{BUCKET}/objects"
@@ -97,6 +100,24 @@ def test_post_with_an_idempotency_key_is_done_once(stack: Stack) -> None:
         assert len(retries) == 1
         bad = client.post(f"/tasks/{task_id}:retry", headers={"idempotency-key": "x" * 192})
         assert (bad.status_code, bad.json()["code"]) == (400, "idempotency_key_invalid")
+
+
+def test_same_post_many_times_at_once_has_one_answer(stack: Stack) -> None:
+    """A client that gave up waiting sends it again while the first is under way."""
+    with contextlib.ExitStack() as opened:
+        clients = [opened.enter_context(stack.client()) for _ in range(6)]
+        task_id = put(clients[0], "k")
+        clients[0].post(f"/tasks/{task_id}:cancel")
+
+        def retry(client: httpx.Client) -> tuple[int, str]:
+            answer = client.post(f"/tasks/{task_id}:retry", headers={"idempotency-key": "same"})
+            return answer.status_code, answer.text
+
+        answers = together(*(functools.partial(retry, client) for client in clients))
+        assert {status for status, _ in answers} == {200}, answers
+        assert len(set(answers)) == 1
+        retries = [r for r in clients[0].get("/audit").json()["items"] if r["action"] == "retry"]
+        assert len(retries) == 1
 
 
 def test_another_tenants_task_is_not_found(stack: Stack) -> None:
