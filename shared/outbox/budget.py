@@ -23,6 +23,8 @@ class Budget:
         self._ahead_max = ahead_max
         self._condition = threading.Condition()
         self._held = 0
+        #: Queues that have messages and wait for room, the one whose turn it is first.
+        self._turns: list[str] = []
         self._means: dict[str, float] = {}
 
     @property
@@ -35,6 +37,11 @@ class Budget:
         """Tell whether a thread is idle."""
         return self._held < self.threads
 
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Return the queues that wait for their turn, in order."""
+        return tuple(self._turns)
+
     def ahead(self, queue_name: str) -> int:
         """Return how many executions of this queue each thread may have waiting behind it."""
         mean = self._means.get(queue_name)
@@ -42,25 +49,42 @@ class Budget:
             return 0
         return min(self._ahead_max, int(self._ahead_seconds / max(mean, 1e-6)))
 
-    def take(self, queue_name: str, timeout_seconds: float) -> int:
+    def take(self, queue_name: str, timeout_seconds: float, *, is_owed: bool = False) -> int:
         """Take all places that this queue may have now, waiting for some to become free.
 
         Returns 0 when none did. Small dribbles are not handed out while much is in hand: a claim
-        of one costs as much as a claim of fifty.
+        of one costs as much as a claim of fifty. A queue that `is_owed` a turn, since messages wait
+        for it, gets the next places that idle threads leave; the others take nothing before. So a
+        queue of quick tasks, whose bulk in hand always exceeds the threads, starves none of slow
+        ones.
         """
         end = monotonic() + timeout_seconds
         with self._condition:
-            while True:
-                total = self.threads * (1 + self.ahead(queue_name))
-                room = total - self._held
-                worthwhile = 1 if total <= self.threads else max(1, total // 2)
-                if room >= worthwhile:
-                    self._held += room
-                    return room
-                left = end - monotonic()
-                if left <= 0:
-                    return 0
-                self._condition.wait(left)
+            if is_owed:
+                self._turns.append(queue_name)
+            try:
+                while True:
+                    room = self._room(queue_name)
+                    if room:
+                        self._held += room
+                        return room
+                    left = end - monotonic()
+                    if left <= 0:
+                        return 0
+                    self._condition.wait(left)
+            finally:
+                if is_owed:
+                    self._turns.remove(queue_name)
+                    if self._turns:
+                        self._condition.notify_all()
+
+    def _room(self, queue_name: str) -> int:
+        if self._turns and self._turns[0] != queue_name:
+            return 0
+        total = self.threads * (1 + self.ahead(queue_name))
+        room = total - self._held
+        worthwhile = 1 if total <= self.threads else max(1, total // 2)
+        return room if room >= worthwhile else 0
 
     def give(self, count: int) -> None:
         """Give places back."""
@@ -77,8 +101,3 @@ class Budget:
     def means(self) -> dict[str, float]:
         """Return the mean execution time by queue, in seconds."""
         return dict(self._means)
-
-    def wait_free(self, timeout_seconds: float) -> bool:
-        """Wait until a thread is idle."""
-        with self._condition:
-            return self._condition.wait_for(lambda: self.is_free, timeout_seconds)

@@ -22,6 +22,7 @@ from shared.outbox.claim import Claimer
 from shared.outbox.execution import Execution
 from shared.outbox.messages import decode
 from shared.outbox.once import Outage
+from shared.outbox.scripts import MAX_FETCH
 
 if TYPE_CHECKING:
     from shared.outbox.broker import OutboxBroker
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 #: Seconds between looks while the consumer may not fetch (draining, isolated, no database).
 _HOLD_SECONDS = 0.05
 _AWAY_SECONDS = 0.25
-#: Messages of one fetch: Lua hands no more than some thousands of values to a command.
-MAX_FETCH = 1000
+#: Seconds without room after which it is looked whether messages wait for some.
+_NO_ROOM_SECONDS = 0.25
 
 _log = structlog.get_logger("outbox.consumer")
 
@@ -47,6 +48,8 @@ class OutboxConsumer(Consumer):
         self._claimer = Claimer(broker.context, broker.ports, queue_name)
         self._event = broker.waker.event(queue_name)
         self._pause = threading.Event()
+        #: Messages wait that there was no room for: this queue's turn comes before others' bulk.
+        self._is_owed = False
         self._outage = Outage(_log, "fetch_redis")
 
     def __next__(self) -> MessageProxy | None:
@@ -63,13 +66,16 @@ class OutboxConsumer(Consumer):
         if not self._claimer.is_database_up and not self._claimer.probe():
             self._pause.wait(_AWAY_SECONDS)
             return None
-        room = broker.budget.take(self._queue_name, self._timeout_seconds)
+        patience = self._timeout_seconds if self._is_owed else _NO_ROOM_SECONDS
+        room = broker.budget.take(self._queue_name, patience, is_owed=self._is_owed)
         if not room:
+            self._is_owed = self._has_messages()
             return None
         self._event.clear()
         won = 0
         try:
-            fetched = self._fetch(min(room, MAX_FETCH))
+            fetched = self._fetch(room)
+            self._is_owed = len(fetched) == min(room, MAX_FETCH)
             if fetched:
                 won = self._claim(fetched)
         finally:
@@ -131,6 +137,13 @@ class OutboxConsumer(Consumer):
                 _log.warning("message_unreadable", queue=self._queue_name, body=body[:200])
         failpoint("fetch.after")
         return messages
+
+    def _has_messages(self) -> bool:
+        try:
+            return self._broker.context.scripts.length(self._queue_name) > 0
+        except redis.RedisError as error:
+            self._outage.away(queue=self._queue_name, error=str(error))
+            return False
 
     def _claim(self, messages: list[Message[None]]) -> int:
         claim = self._claimer.claim(messages, self._broker.is_draining)

@@ -67,6 +67,7 @@ class Scripts:
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self.namespace = namespace
+        self._client = client
         self._push = client.register_script(_PUSH)
         self._fetch = client.register_script(_FETCH)
         self._rering = client.register_script(_RERING)
@@ -113,6 +114,11 @@ class Scripts:
         keys = [*self._queue_keys(queue_name), self.low_key(queue_name), self.fill_bell_key]
         answer: list[Any] = self._fetch(keys=keys, args=[min(count, MAX_FETCH)])
         return [body for body in answer if body is not None]
+
+    def length(self, queue_name: str) -> int:
+        """Return how many messages wait in a queue."""
+        length: Any = self._client.llen(self.list_key(queue_name))
+        return int(length)
 
     def rering(self, queue_name: str) -> None:
         """Ring a queue's bell again if messages wait."""
