@@ -24,8 +24,6 @@ from shared.outbox.invariants import task_breaches
 from shared.runtime.assembly import Parts
 from shared.runtime.settings import Settings
 
-#: Seconds between two looks: what is seen once only was on its way.
-_SETTLE_SECONDS = 1.0
 #: Passes of the clean-up that what is left behind may take: two must agree, a third removes.
 _PASSES = 3
 
@@ -48,19 +46,22 @@ def check(
             help="What was left behind more lately waits for the sweeps; default: their ages.",
         ),
     ] = None,
+    settle_seconds: Annotated[
+        float, typer.Option(min=0.0, help="Between two looks: what one sees only was on its way.")
+    ] = 1.0,
     output: FormatOption = Format.TABLE,
     directory: DirectoryOption = Path(".blox"),
 ) -> int:
     """List broken invariants; exit 1 if there are any.
 
-    Meant for a quiet system. Under load, what two looks a second apart agree on is listed.
+    Meant for a quiet system. Under load, what two looks agree on is listed.
     """
     with open_parts(directory) as parts:
         late = _late_seconds(parts.settings) if late_seconds is None else late_seconds
         ages = _ages(parts.settings, min_age_seconds)
         breaches = list(_look(parts, late, ages, deep=deep))
         if breaches:
-            threading.Event().wait(_SETTLE_SECONDS)
+            threading.Event().wait(settle_seconds)
             again = {(item.invariant, item.subject) for item in _look(parts, late, ages, deep=deep)}
             breaches = [item for item in breaches if (item.invariant, item.subject) in again]
     show_rows(

@@ -1,0 +1,156 @@
+"""`blox doctor` on the running product, and on what does not work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from shared.catalog.models import ChannelRecord
+from shared.runtime.schema import EXPECTED_HEAD
+from tests.acceptance.product import Product, Ran, run_blox
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
+
+
+def findings(ran: Ran) -> dict[str, tuple[str, str]]:
+    """Return what -> (verdict, detail)."""
+    assert ran.code in (0, 1), ran.err
+    return {item["what"]: (item["verdict"], item["detail"]) for item in json.loads(ran.out)}
+
+
+def test_a_healthy_product_has_nothing_to_complain_of(product: Product) -> None:
+    ran = product.blox("doctor", "-o", "json")
+    found = findings(ran)
+    assert ran.code == 0, found
+    assert set(found) == {
+        "settings",
+        "redis",
+        "staging",
+        "database",
+        "clock",
+        "schema",
+        "channel main",
+        "channel spare",
+        "channel slow",
+        "queue upload",
+        "queue review",
+        "queue delete",
+    }
+    assert {verdict for verdict, _ in found.values()} <= {"ok", "warning"}
+    table = product.blox("doctor")
+    assert table.code == 0
+    assert table.out.splitlines()[0].split() == ["verdict", "what", "detail"]
+
+
+def test_redis_that_is_away_and_a_variable_that_nobody_reads(product: Product) -> None:
+    away = f"redis://127.0.0.1:{free_port()}/0"
+    ran = product.blox("doctor", "-o", "json", BLOX_REDIS_URL=away, BLOX_WRKER__THREADS="4")
+    found = findings(ran)
+    assert ran.code == 1
+    verdict, detail = found["redis"]
+    assert (verdict, detail.partition(":")[0]) == ("fault", "does not answer")
+    assert found["database"][0] == "ok"
+
+
+def test_a_variable_that_nobody_reads_is_named(product: Product) -> None:
+    ran = product.blox("doctor", BLOX_WRKER__THREADS="4")
+    assert ran.code == 0
+    assert "warning  settings" in ran.out
+    assert "BLOX_WRKER__THREADS is set, but there is no such setting" in ran.out
+
+
+def test_redis_that_evicts(product: Product, private_redis: RedisServer) -> None:
+    with private_redis.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    ran = product.blox("doctor", "-o", "json", BLOX_REDIS_URL=private_redis.url)
+    assert (ran.code, findings(ran)["redis"][0]) == (0, "warning")
+    with private_redis.client() as client:
+        client.config_set("maxmemory", "100mb")
+    ran = product.blox("doctor", "-o", "json", BLOX_REDIS_URL=private_redis.url)
+    verdict, detail = findings(ran)["redis"]
+    assert (ran.code, verdict) == (1, "fault")
+    assert "allkeys-lru drops messages" in detail
+
+
+@pytest.fixture
+def broken_channel(product: Product) -> Iterator[None]:
+    """The channel `spare` at an address where nobody listens."""
+    is_spare = ChannelRecord.name == "spare"
+    change = sa.update(ChannelRecord).where(is_spare)
+    with product.engine.begin() as connection:
+        found = connection.execute(sa.select(ChannelRecord.settings).where(is_spare))
+        settings = dict(found.scalar_one())
+        away = {**settings, "endpoint": f"http://127.0.0.1:{free_port()}"}
+        connection.execute(change.values(settings=away))
+    yield
+    with product.engine.begin() as connection:
+        connection.execute(change.values(settings=settings))
+
+
+@pytest.mark.usefixtures("broken_channel")
+def test_a_channel_that_does_not_answer(product: Product) -> None:
+    ran = product.blox("doctor", "-o", "json")
+    found = findings(ran)
+    assert ran.code == 1
+    assert found["channel main"] == ("ok", "answers")
+    verdict, detail = found["channel spare"]
+    assert verdict == "fault"
+    assert "Connection refused" in detail
+
+
+def test_keys_that_were_sealed_with_another_secret(product: Product) -> None:
+    other = run_blox({}, "secret-key").out.strip()
+    ran = product.blox("doctor", "-o", "json", BLOX_SECRET_KEY=other)
+    assert ran.code == 1
+    verdict, detail = findings(ran)["channel main"]
+    assert verdict == "fault"
+    assert "sealed with another secret key" in detail
+    without = product.blox("doctor", "-o", "json", BLOX_SECRET_KEY="")
+    assert without.code == 1
+    assert findings(without)["settings"][1].startswith("BLOX_SECRET_KEY is not set")
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> dict[str, str]:
+    """Settings that name a database which is not there yet."""
+    return {
+        "BLOX_DATABASE_URL": f"sqlite:///{tmp_path}/blox.sqlite3",
+        "BLOX_STAGING__PATH": str(tmp_path / "staging"),
+        "BLOX_SECRET_KEY": run_blox({}, "secret-key").out.strip(),
+        "BLOX_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0",
+    }
+
+
+def test_a_schema_that_is_not_there_or_too_old(sqlite: dict[str, str]) -> None:
+    none = run_blox(sqlite, "doctor", "-o", "json")
+    assert none.code == 1
+    assert "`blox db upgrade` makes it" in findings(none)["database"][1]
+    for command in (("check",), ("tasks", "list")):
+        ran = run_blox(sqlite, *command)
+        assert (ran.code, ran.out) == (1, "")
+        assert "there is no database" in ran.err
+
+    upgraded = run_blox(sqlite, "db", "upgrade")
+    assert (upgraded.code, upgraded.out) == (0, f"the schema is at {EXPECTED_HEAD}\n")
+    assert run_blox(sqlite, "tasks", "list").out == "no tasks\n"
+    found = findings(run_blox(sqlite, "doctor", "-o", "json"))
+    assert found["schema"] == ("ok", "as this version wants it")
+    # Nobody has made the folder yet, and there is no channel.
+    assert (found["staging"][0], found["channels"][0]) == ("fault", "warning")
+
+    engine = sa.create_engine(sqlite["BLOX_DATABASE_URL"])
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0000'"))
+    engine.dispose()
+    old = run_blox(sqlite, "doctor", "-o", "json")
+    assert findings(old)["schema"] == (
+        "fault",
+        f"the schema is at 0000, this code needs {EXPECTED_HEAD}: run `blox db upgrade`",
+    )
+    refused = run_blox(sqlite, "tasks", "list")
+    assert (refused.code, refused.out) == (1, "")
+    assert "run `blox db upgrade`" in refused.err
