@@ -19,6 +19,8 @@ from shared.core.errors import ConflictError, InvalidError
 #: Seconds for which an answer is kept.
 KEEP_SECONDS = 24 * 3600.0
 MAX_KEY_CHARACTERS = 191
+#: Answers that one transaction forgets.
+FORGET_ROWS = 1000
 
 _TABLE = cast("sa.Table", IdempotencyRecord.__table__)
 
@@ -82,7 +84,7 @@ def keep(
     session.flush()
 
 
-def forget_expired(session: Session, *, limit: int = 1000) -> int:
+def forget_expired(session: Session, *, limit: int = FORGET_ROWS) -> int:
     """Delete up to `limit` answers that are kept no longer; returns how many."""
     keys = session.execute(
         sa.select(IdempotencyRecord.tenant_id, IdempotencyRecord.idempotency_key)

@@ -82,3 +82,8 @@ class Pass:
     def is_full(self) -> bool:
         """Tell whether the cap of this pass is reached."""
         return self.counts["removals"] >= self.limits.max_deletions
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the rest is for the next pass: the cap is reached, or the time is up."""
+        return self.is_full or self.deadline.expired()

@@ -6,6 +6,7 @@ checkpoint does not name the key; age alone proves nothing.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -38,6 +39,13 @@ class Intent(NamedTuple):
     fence: int
 
 
+class Tombstone(NamedTuple):
+    """A removed location, whose key may have met a late write, and when it was removed."""
+
+    buried_at: dt.datetime
+    place: Place
+
+
 class LocationSweep:
     """Intents, condemned locations, failed removals and tombstones."""
 
@@ -55,9 +63,17 @@ class LocationSweep:
         self._probe_tombstones(turn)
 
     def _erase_condemned(self, turn: Pass) -> None:
-        for place in self._db.run_session(_condemned_places, read_only=True):
-            if turn.may_remove("erased", location_id=place.location_id, channel=place.channel):
-                erase(self._db, self._channels, place, deadline=turn.deadline)
+        seen: set[int] = set()
+        while not turn.is_over:
+            # What was erased or parked is not among them any more.
+            page = self._db.run_session(_condemned_places, read_only=True)
+            new = [place for place in page if place.location_id not in seen]
+            if not new:
+                return
+            for place in new:
+                seen.add(place.location_id)
+                if turn.may_remove("erased", location_id=place.location_id, channel=place.channel):
+                    erase(self._db, self._channels, place, deadline=turn.deadline)
 
     def _condemn_intents(self, turn: Pass) -> None:
         after = 0
@@ -85,14 +101,28 @@ class LocationSweep:
         return self._db.run_session(lambda session: condemn_intent(session, location_id))
 
     def _probe_tombstones(self, turn: Pass) -> None:
-        """Remove what a late write may have left under the key of a tombstone; once."""
-        age_seconds = self._limits.tombstone_seconds
-        due = self._db.run_session(lambda session: _unprobed(session, age_seconds), read_only=True)
-        for place in due:
-            if turn.may_remove("probed", location_id=place.location_id, channel=place.channel):
-                self._probe(place, turn)
+        """Remove what a late write may have left under the key of a tombstone; once.
 
-    def _probe(self, place: Place, turn: Pass) -> None:
+        A channel that fails is left alone for the rest of the pass: it holds up no other.
+        """
+        away: set[str] = set()
+        after: Tombstone | None = None
+        while not turn.is_over and (page := self._unprobed(after)):
+            after = page[-1]
+            for tombstone in page:
+                place = tombstone.place
+                if place.channel not in away and turn.may_remove(
+                    "probed", location_id=place.location_id, channel=place.channel
+                ):
+                    away |= set() if self._probe(place, turn) else {place.channel}
+
+    def _unprobed(self, after: Tombstone | None) -> Sequence[Tombstone]:
+        age_seconds = self._limits.tombstone_seconds
+        return self._db.run_session(
+            lambda session: _unprobed(session, age_seconds, after), read_only=True
+        )
+
+    def _probe(self, place: Place, turn: Pass) -> bool:
         found = self._channels.find(place.channel)
         if found is not None:
             try:
@@ -100,8 +130,9 @@ class LocationSweep:
             except ChannelError:
                 # Not probed then: the next pass tries again.
                 turn.counts["probes_failed"] += 1
-                return
+                return False
         self._db.run_session(lambda session: _note_probe(session, place.location_id))
+        return True
 
 
 def is_over(writer: Writer | None, intent: Intent) -> bool:
@@ -175,18 +206,22 @@ def _condemned_places(session: Session) -> list[Place]:
     ]
 
 
-def _unprobed(session: Session, age_seconds: float) -> list[Place]:
-    rows = session.scalars(
-        sa.select(Location)
-        .where(
-            Location.state == LocationState.TOMBSTONE,
-            Location.probed_at.is_(None),
-            Location.tombstone_at <= utc_now(-age_seconds),
-        )
-        .order_by(Location.tombstone_at)
-        .limit(PAGE_ROWS)
+def _unprobed(session: Session, age_seconds: float, after: Tombstone | None) -> Sequence[Tombstone]:
+    statement = sa.select(Location).where(
+        Location.state == LocationState.TOMBSTONE,
+        Location.probed_at.is_(None),
+        Location.tombstone_at <= utc_now(-age_seconds),
     )
-    return [place_of(row) for row in rows]
+    if after is not None:
+        statement = statement.where(
+            Location.tombstone_at >= after.buried_at,
+            sa.or_(
+                Location.tombstone_at > after.buried_at,
+                Location.id > after.place.location_id,
+            ),
+        )
+    rows = session.scalars(statement.order_by(Location.tombstone_at, Location.id).limit(PAGE_ROWS))
+    return [Tombstone(row.tombstone_at, place_of(row)) for row in rows if row.tombstone_at]
 
 
 def _note_probe(session: Session, location_id: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -10,6 +12,13 @@ from sqlalchemy.orm import Session
 from shared.catalog.models import Review, ReviewState, utc_now
 from shared.catalog.reviewing import decide_overdue
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
+
+
+class Overdue(NamedTuple):
+    """A review whose wait is over, and since when."""
+
+    deadline_at: dt.datetime
+    id: int
 
 
 class ReviewSweep:
@@ -21,12 +30,20 @@ class ReviewSweep:
         self._context = context
 
     def run(self, turn: Pass) -> None:
-        """Make one pass."""
-        for review_id in self._context.db.run_session(_overdue, read_only=True):
-            turn.check()
-            turn.counts["overdue"] += 1
-            if not self._context.limits.dry_run:
-                self._decide(review_id)
+        """Make one pass. One that cannot be decided holds up none behind it."""
+        after: Overdue | None = None
+        while not turn.deadline.expired() and (page := self._page(after)):
+            after = page[-1]
+            for review in page:
+                turn.check()
+                turn.counts["overdue"] += 1
+                if not self._context.limits.dry_run:
+                    self._decide(review.id)
+
+    def _page(self, after: Overdue | None) -> Sequence[Overdue]:
+        return self._context.db.run_session(
+            lambda session: _overdue(session, after), read_only=True
+        )
 
     def _decide(self, review_id: int) -> None:
         self._context.db.run_session(
@@ -34,10 +51,14 @@ class ReviewSweep:
         )
 
 
-def _overdue(session: Session) -> Sequence[int]:
-    return session.scalars(
-        sa.select(Review.id)
-        .where(Review.state == ReviewState.DOUBTFUL, Review.deadline_at <= utc_now())
-        .order_by(Review.deadline_at)
-        .limit(PAGE_ROWS)
-    ).all()
+def _overdue(session: Session, after: Overdue | None) -> Sequence[Overdue]:
+    statement = sa.select(Review.deadline_at, Review.id).where(
+        Review.state == ReviewState.DOUBTFUL, Review.deadline_at <= utc_now()
+    )
+    if after is not None:
+        statement = statement.where(
+            Review.deadline_at >= after.deadline_at,
+            sa.or_(Review.deadline_at > after.deadline_at, Review.id > after.id),
+        )
+    rows = session.execute(statement.order_by(Review.deadline_at, Review.id).limit(PAGE_ROWS))
+    return [Overdue(since, review_id) for since, review_id in rows if since is not None]

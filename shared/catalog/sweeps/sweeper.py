@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from shared.catalog.idempotency import forget_expired
+from shared.catalog.sweeps.answers import AnswerSweep
 from shared.catalog.sweeps.blobs import BlobSweep
 from shared.catalog.sweeps.context import Pass, SweepContext
 from shared.catalog.sweeps.ends import EndSweep
@@ -60,6 +60,7 @@ class Sweeper:
             LocationSweep(context),
             UploadSweep(context),
             StagingSweep(context),
+            AnswerSweep(context),
         )
 
     def run_once(self, *, deadline: Deadline, check: Callable[[], None]) -> Report:
@@ -77,6 +78,4 @@ class Sweeper:
             except Exception as error:
                 _log.exception("sweep_failed", sweep=sweep.name)
                 errors[sweep.name] = f"{type(error).__name__}: {error}"
-        if not self._context.limits.dry_run:
-            self._context.db.run_session(forget_expired)
         return Report(counts, errors)

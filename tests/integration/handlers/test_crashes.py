@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from shared.catalog.models import BlobRef, Version
 from shared.core.clock import Deadline
 from shared.storage.errors import ChannelUnavailable
-from tests.integration.handlers.test_sweeps import passes, sweeper
+from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.crash import crash
 from tests.support.handlers import PART_BYTES, Stand
 

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from shared.core.clock import Deadline
 from shared.core.errors import BloxError
 from shared.outbox.schema import tasks
+from tests.integration.handlers.sweeping import sweeper
 from tests.integration.handlers.test_crashes import check_all
-from tests.integration.handlers.test_sweeps import sweeper
 from tests.support.eventually import eventually
 from tests.support.handlers import PART_BYTES, Stand
 from tests.support.outbox import Thread

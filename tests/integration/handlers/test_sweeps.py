@@ -6,57 +6,27 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from shared.catalog.models import Blob, Location, Review, Version
-from shared.catalog.sweeps.context import SweepContext, SweepLimits
+from shared.catalog.models import (
+    Blob,
+    Location,
+    Review,
+    Version,
+)
 from shared.catalog.sweeps.locations import Intent, Writer, is_over
-from shared.catalog.sweeps.sweeper import Report, Sweeper
 from shared.core.clock import Deadline
 from shared.core.errors import ShuttingDown
-from shared.outbox.manual import retry
 from shared.outbox.settling import SettleTask, kind_of
 from shared.storage.body import Body
-from shared.storage.errors import ChannelUnavailable
+from tests.integration.handlers.sweeping import DOWN, passes, states, sweeper
 from tests.support.handlers import PART_BYTES, Stand
 from tests.support.outbox import Thread
 
 CONTENT = b"hello world"
 LARGE = os.urandom(PART_BYTES * 3)
-DOWN = ChannelUnavailable("down")
-
-
-def sweeper(stand: Stand, **limits: Any) -> Sweeper:
-    """Return sweeps without ages, unless said otherwise."""
-    chosen = {
-        "min_age_seconds": 0.0,
-        "staging_age_seconds": 0.0,
-        "trash_seconds": 0.0,
-        "tombstone_seconds": 0.0,
-        **limits,
-    }
-    context = SweepContext(
-        db=stand.db,
-        catalogue=stand.catalogue,
-        channels=stand.channels,
-        staging=stand.staging,
-        limits=SweepLimits(**chosen),
-    )
-    for queue in ("upload", "review"):
-        stand.register(kind_of(queue))
-    return Sweeper(context, retry=lambda task_id: retry(stand.bench.context, task_id, by="sweep"))
-
-
-def passes(sweeps: Sweeper, count: int = 1) -> Report:
-    """Make so many passes without an error; returns the last report."""
-    report = Report()
-    for _ in range(count):
-        report = sweeps.run_once(deadline=Deadline(60), check=lambda: None)
-        assert report.errors == {}
-    return report
 
 
 def cut_short(stand: Stand, task_id: int | None, call: str) -> Callable[[], None]:
@@ -72,10 +42,6 @@ def cut_short(stand: Stand, task_id: int | None, call: str) -> Callable[[], None
         worker.join_answer()
 
     return let_go
-
-
-def states(stand: Stand) -> list[str]:
-    return [location.state for location in stand.locations()]
 
 
 # Staging
