@@ -158,6 +158,10 @@ def test_the_damages_are_all_that_is_checked() -> None:
                 first: Any = node.args[0]
                 names.add(first.value)
     assert names == {damage.invariant for damage in DAMAGES}
+    manual = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
+    cells = [line.split("|")[1] for line in manual.splitlines() if line.startswith("| ")]
+    explained = {name.strip() for cell in cells for name in cell.split("·")} - {"invariant"}
+    assert names == explained
 
 
 def test_people_read_a_table_and_a_sentence_when_all_is_well(on_sqlite: Still) -> None:

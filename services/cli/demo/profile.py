@@ -47,19 +47,21 @@ def variables() -> dict[str, str]:
     }
 
 
-def shortages(directory: Path) -> list[str]:
+def shortages(
+    directory: Path, *, disk_bytes: int = DISK_BYTES, memory_bytes: int = MEMORY_BYTES
+) -> list[str]:
     """Say what the machine lacks for the demo; empty when it has enough."""
     found = []
     free_disk = shutil.disk_usage(directory).free
-    if free_disk < DISK_BYTES:
+    if free_disk < disk_bytes:
         found.append(
             f"{directory} has {free_disk / 1e9:.1f} GB free, "
-            f"the demo needs {DISK_BYTES / 1e9:.1f} GB"
+            f"the demo needs {disk_bytes / 1e9:.1f} GB"
         )
     free_memory = psutil.virtual_memory().available
-    if free_memory < MEMORY_BYTES:
+    if free_memory < memory_bytes:
         found.append(
             f"{free_memory / 1e9:.1f} GB of memory are free, the demo needs "
-            f"{MEMORY_BYTES / 1e9:.1f} GB"
+            f"{memory_bytes / 1e9:.1f} GB"
         )
     return found

@@ -44,6 +44,7 @@ def test_the_defaults_with_a_key_have_no_fault() -> None:
         (good(database_url="postgresql://db/blox"), "BLOX_DATABASE_URL"),
         (good(database_url="sqlite:///:memory:"), "names no file"),
         (good(database_url="sqlite"), "BLOX_DATABASE_URL is not an address"),
+        (good(database_url="mysql+asyncmy://u:p@db/blox"), "no driver for mysql+asyncmy:// is"),
         (good(deployment="kubernetes", database_url=SERVER), "BLOX_HEALTH__HOST"),
         (good(redis_url="amqp://mq"), "BLOX_REDIS_URL"),
         (good(deployment="kubernetes"), "SQLite is a file of one machine"),
