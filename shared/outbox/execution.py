@@ -256,17 +256,23 @@ class Executions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_task: dict[int, Execution] = {}
+        #: Those that have lost their task to a newer claim of this very process, and still run.
+        self._displaced: set[Execution] = set()
 
     def add(self, executions: Sequence[Execution]) -> None:
         """Take in executions that a claim has just won."""
         with self._lock:
             for execution in executions:
+                older = self._by_task.get(execution.task.id)
+                if older is not None:
+                    self._displaced.add(older)
                 self._by_task[execution.task.id] = execution
 
     def remove(self, execution: Execution) -> bool:
         """Drop an execution; False when it is gone or another has taken its place."""
         with self._lock:
             if self._by_task.get(execution.task.id) is not execution:
+                self._displaced.discard(execution)
                 return False
             del self._by_task[execution.task.id]
             return True
@@ -289,6 +295,11 @@ class Executions:
         """Return all executions held now."""
         with self._lock:
             return list(self._by_task.values())
+
+    def all(self) -> list[Execution]:
+        """Return these, and those whose place has been taken while they run."""
+        with self._lock:
+            return [*self._by_task.values(), *self._displaced]
 
     def find(self, task_id: int) -> Execution | None:
         """Return the execution of a task, None when this process holds none."""

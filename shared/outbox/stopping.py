@@ -113,7 +113,7 @@ class Watchdog:
 
     def run_once(self) -> None:
         """Look at every execution once."""
-        executions = self._context.executions.snapshot()
+        executions = self._context.executions.all()
         now = monotonic()
         self._stop_overdue(executions, now)
         self._interrupt(executions, now)
