@@ -86,12 +86,15 @@ class Budget:
         worthwhile = 1 if total <= self.threads else max(1, total // 2)
         return room if room >= worthwhile else 0
 
-    def give(self, count: int) -> None:
-        """Give places back."""
-        if count:
-            with self._condition:
-                self._held -= count
-                self._condition.notify_all()
+    def give(self, count: int) -> bool:
+        """Give places back; tells whether a thread has become idle with it."""
+        if not count:
+            return False
+        with self._condition:
+            was_free = self.is_free
+            self._held -= count
+            self._condition.notify_all()
+            return self.is_free and not was_free
 
     def measure(self, queue_name: str, seconds: float) -> None:
         """Take the time of one execution into the queue's mean."""

@@ -19,7 +19,7 @@ from dramatiq.broker import Consumer, MessageProxy
 from shared.core.clock import monotonic
 from shared.core.failpoints import failpoint
 from shared.outbox.claim import Claimer
-from shared.outbox.execution import Execution
+from shared.outbox.execution import CLAIMED, Execution
 from shared.outbox.messages import decode
 from shared.outbox.once import Outage
 from shared.outbox.scripts import MAX_FETCH
@@ -83,17 +83,17 @@ class OutboxConsumer(Consumer):
         if self._ready:
             return MessageProxy(self._ready.popleft())
         if not fetched:
-            broker.waker.listen_again()
+            broker.waker.want()
             self._event.wait(broker.context.settings.fetch_tick_seconds)
         return None
 
     def ack(self, message: MessageProxy) -> None:
         """Free the place: the message is gone since the fetch, and the row has its answer."""
-        self._broker.budget.give(1)
+        self._free()
 
     def nack(self, message: MessageProxy) -> None:
         """Free the place; the same as `ack`, since answers live in the row."""
-        self._broker.budget.give(1)
+        self._free()
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Give back what no thread has started: the rows become pending again."""
@@ -114,6 +114,10 @@ class OutboxConsumer(Consumer):
         self.requeue([])
         self._claimer.close()
 
+    def _free(self) -> None:
+        if self._broker.budget.give(1):
+            self._broker.waker.freed()
+
     def _find(self, message: Message[None] | MessageProxy) -> Execution | None:
         execution = self._broker.context.executions.find(int(message.kwargs["task_id"]))
         if execution is None or execution.dispatch_id != message.kwargs["dispatch_id"]:
@@ -132,8 +136,8 @@ class OutboxConsumer(Consumer):
         messages = []
         for body in bodies:
             try:
-                messages.append(decode(body))
-            except (ValueError, KeyError, TypeError):
+                messages.append(decode(body, self._queue_name))
+            except (ValueError, KeyError, TypeError, OverflowError, AttributeError):
                 _log.warning("message_unreadable", queue=self._queue_name, body=body[:200])
         failpoint("fetch.after")
         return messages
@@ -147,14 +151,17 @@ class OutboxConsumer(Consumer):
 
     def _claim(self, messages: list[Message[None]]) -> int:
         claim = self._claimer.claim(messages, self._broker.is_draining)
-        if claim.suspect is not None:
-            self._broker.quarantine.enter(claim.suspect)
+        suspect, won = claim.suspect, len(claim.executions)
+        if suspect is not None and not self._broker.quarantine.enter(suspect):
+            # Another queue's suspect is being isolated here already.
+            self._broker.give_back([suspect])
+            won -= 1
         for execution, message in zip(claim.executions, claim.messages, strict=True):
-            if execution is claim.suspect:
-                self._suspect = (execution, message)
-            else:
+            if execution is not suspect:
                 self._ready.append(message)
-        return len(claim.executions)
+            elif execution.phase == CLAIMED:
+                self._suspect = (execution, message)
+        return won
 
     def _start_suspect(self) -> MessageProxy | None:
         assert self._suspect is not None

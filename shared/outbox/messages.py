@@ -31,17 +31,21 @@ def encode(queue_name: str, task_id: int, dispatch_id: str) -> str:
     )
 
 
-def decode(data: bytes | str) -> Message[None]:
-    """Return the message of these bytes. Raises ValueError or KeyError when it is none of ours."""
+def decode(data: bytes | str, queue_name: str = "") -> Message[None]:
+    """Return the message of these bytes, as one of the queue in whose list it was found.
+
+    Somebody may have moved it there; Dramatiq's threads end when they get a message of a queue that
+    they do not know. Raises ValueError, KeyError and the like when it is none of ours.
+    """
     fields = json.loads(data)
     kwargs = fields["kwargs"]
-    kwargs["task_id"] = int(kwargs["task_id"])
+    queue_name = queue_name or str(fields["queue_name"])
     return Message(
-        queue_name=fields["queue_name"],
-        actor_name=fields["actor_name"],
+        queue_name=queue_name,
+        actor_name=queue_name.partition(".")[0],
         args=(),
-        kwargs={"task_id": kwargs["task_id"], "dispatch_id": str(kwargs["dispatch_id"])},
+        kwargs={"task_id": int(kwargs["task_id"]), "dispatch_id": str(kwargs["dispatch_id"])},
         options={},
-        message_id=fields["message_id"],
-        message_timestamp=fields["message_timestamp"],
+        message_id=str(fields["message_id"]),
+        message_timestamp=int(fields["message_timestamp"]),
     )

@@ -25,32 +25,38 @@ class Quarantine:
         self._patience_seconds = patience_seconds
         self._lock = threading.Lock()
         self._suspect: Execution | None = None
-        self._since = 0.0
 
-    def enter(self, suspect: Execution) -> None:
-        """Begin to isolate this execution."""
+    def enter(self, suspect: Execution) -> bool:
+        """Begin to isolate this execution; False while another one is isolated here."""
         with self._lock:
-            self._suspect, self._since = suspect, monotonic()
+            if self._is_isolating():
+                return False
+            self._suspect = suspect
+            return True
 
     @property
     def is_closed(self) -> bool:
         """Tell whether nothing may be fetched now."""
         with self._lock:
-            suspect = self._suspect
-            if suspect is None:
-                return False
-            is_held = self._executions.find(suspect.task.id) is suspect
-            is_over = suspect.phase == ENDED or not is_held
-            has_run = (
-                suspect.phase != CLAIMED
-                and monotonic() - suspect.started_at >= self._patience_seconds
-            )
-            if is_over or has_run:
-                self._suspect = None
-                return False
-            return True
+            return self._is_isolating()
+
+    def _is_isolating(self) -> bool:
+        suspect = self._suspect
+        if suspect is None:
+            return False
+        is_held = self._executions.find(suspect.task.id) is suspect
+        is_over = suspect.phase == ENDED or not is_held
+        has_run = (
+            suspect.phase != CLAIMED and monotonic() - suspect.started_at >= self._patience_seconds
+        )
+        if is_over or has_run:
+            self._suspect = None
+            return False
+        return True
 
     def may_start(self, suspect: Execution) -> bool:
-        """Tell whether the suspect may be handed to a thread now."""
+        """Tell whether the suspect may be handed to a thread now, or needs none any more."""
+        if suspect.phase != CLAIMED or suspect.stop_error is not None:
+            return True
         alone = len(self._executions) <= 1
         return alone or monotonic() - suspect.claimed_at >= self._patience_seconds

@@ -76,7 +76,8 @@ def run_pending(outbox: Outbox, *, include_delayed: bool = False) -> list[Ran]:
         queue_name, task_id, dispatch_id = found
         claimer = Claimer(context, outbox.broker.ports, queue_name)
         try:
-            claimer.claim([decode(encode(queue_name, task_id, dispatch_id))], threading.Event())
+            message = decode(encode(queue_name, task_id, dispatch_id), queue_name)
+            claimer.claim([message], threading.Event())
         finally:
             claimer.close()
         performer.perform(queue_name.partition(".")[0], task_id, dispatch_id)

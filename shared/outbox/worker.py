@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import dramatiq
 import structlog
@@ -34,6 +34,13 @@ TURN_LIMIT_SECONDS = 75.0
 _ASK_SHARE = 0.6
 
 _log = structlog.get_logger("outbox.worker")
+
+
+class Alive(Protocol):
+    """Something with a thread of its own."""
+
+    def is_alive(self) -> bool:
+        """Tell whether the thread runs."""
 
 
 class OutboxWorker:
@@ -65,7 +72,7 @@ class OutboxWorker:
             client=make_client(redis_url, BLOCK_SECONDS + SOCKET_MARGIN_SECONDS),
             scripts=context.scripts,
             node=context.node,
-            budget=self.budget,
+            can_fetch=lambda: self.budget.is_free and not broker.quarantine.is_closed,
             on_own_bell=heartbeat.poke,
         )
         self._finisher = Finisher(context, answers.settle)
@@ -119,7 +126,14 @@ class OutboxWorker:
             turn = self._broker.oldest_turn_seconds()
             if turn > TURN_LIMIT_SECONDS:
                 found.append(f"a consumer has not turned for {turn:.0f} s")
-        for name, part in (("finisher", self._finisher), ("heartbeat", self._heartbeat)):
+        parts: list[tuple[str, Alive]] = [
+            ("finisher", self._finisher),
+            ("heartbeat", self._heartbeat),
+            ("watchdog", self._watchdog),
+        ]
+        if not self.is_draining:
+            parts.append(("waker", self._waker))
+        for name, part in parts:
             if not part.is_alive():
                 found.append(f"the {name} thread has died")
         if not self._watchdog.is_live:
