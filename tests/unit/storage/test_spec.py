@@ -115,11 +115,10 @@ def test_secrets_among_the_settings_are_refused() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "a b", "é", "a\r\nb"])
-def test_keys_that_no_header_can_hold_are_refused(key: str) -> None:
-    for name in KEYS:
-        with pytest.raises(InvalidError) as caught:
-            check_spec(ChannelSpec("s", "s3", S3, {**KEYS, name: key}))
-        assert caught.value.facts["setting"] == name
+def test_key_that_no_header_can_hold_is_refused(key: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        check_spec(ChannelSpec("s", "s3", S3, {**KEYS, "access_key": key}))
+    assert caught.value.facts["setting"] == "access_key"
 
 
 def test_a_channel_is_made_once_until_its_spec_changes(tmp_path: Path) -> None:
