@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from shared.catalog.blobs import drop_reference
+from shared.catalog.blobs import dispose_staged, drop_reference
 from shared.catalog.conditions import UNCONDITIONAL, Conditions
 from shared.catalog.context import Catalogue
 from shared.catalog.limits import check_key
-from shared.catalog.locking import lock_key, share_bucket
-from shared.catalog.models import UNFINISHED, HolderKind, VersionState
+from shared.catalog.locking import LockedKey, lock_key, share_bucket
+from shared.catalog.models import UNFINISHED, HolderKind, Version, VersionState
 from shared.catalog.supersede import end_versions
 from shared.catalog.versions import refresh
 
@@ -41,15 +41,21 @@ def delete_object(
 ) -> DeleteAnswer:
     """Delete a key: its current, pending, reviewing and failed versions.
 
-    Unfinished tasks of the key are superseded. Deleting what is not there is no error. Raises
+    Unfinished tasks of the key are superseded, and what only a failure has blocked cannot be
+    reviewed again: it would come back. Deleting what is not there is no error. Raises
     PreconditionError and NotFoundError (`bucket_not_found`); then nothing is written.
     """
     check_key(key)
     bucket = share_bucket(session, bucket_id)
-    locked = lock_key(session, bucket.id, key, create=False)
+    locked = lock_key(session, bucket.id, key, create=False, blocked=True)
     served = None if locked is None else locked.served
     conditions.judge(None if served is None else served.etag)
-    if locked is None or not locked.versions:
+    if locked is None:
+        return DeleteAnswer(existed=False)
+    for version in _blocked(locked):
+        dispose_staged(session, catalogue, locked.blob_of(version))
+        del locked.versions[version.id]
+    if not locked.versions:
         return DeleteAnswer(existed=False)
     locked.row.generation += 1
     unfinished = [v for _, v in sorted(locked.versions.items()) if v.state in UNFINISHED]
@@ -68,3 +74,7 @@ def delete_object(
     return DeleteAnswer(
         existed=True, version_id=None if served is None else served.id, task_id=task_id
     )
+
+
+def _blocked(locked: LockedKey) -> list[Version]:
+    return [v for _, v in sorted(locked.versions.items()) if v.state == VersionState.BLOCKED]

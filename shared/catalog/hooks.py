@@ -6,13 +6,16 @@ transaction.
 
 from __future__ import annotations
 
+import contextlib
+
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.context import Catalogue
-from shared.catalog.locking import LockedKey, lock_version
+from shared.catalog.locking import LockedKey, lock_version, share_bucket
 from shared.catalog.models import (
     BlobState,
+    Bucket,
     Review,
     ReviewState,
     Version,
@@ -142,10 +145,13 @@ class ReviewHooks:
 
 
 def _lock(session: Session, version_id: int) -> None:
-    try:
-        lock_version(session, version_id)
-    except NotFoundError:
+    bucket_id = session.scalar(sa.select(Version.bucket_id).where(Version.id == version_id))
+    if bucket_id is None:
         return  # A version that is gone has nothing to protect.
+    with contextlib.suppress(NotFoundError):
+        # Nobody deletes the bucket while something in it begins to live again.
+        share_bucket(session, bucket_id)
+    lock_version(session, version_id)
 
 
 def _find(session: Session, task: EndedTask, state: VersionState) -> LockedKey | None:
@@ -165,6 +171,8 @@ def _retryable(session: Session, task: EndedTask, states: set[VersionState]) -> 
         raise ConflictError(
             f"the version is {version.state}", code="version_over", version_id=version.id
         )
+    if session.get(Bucket, version.bucket_id) is None:
+        raise ConflictError("the bucket is gone", code="bucket_gone", version_id=version.id)
     if not is_newest_served(locked, version):
         raise ConflictError("a newer version has won", code="superseded", version_id=version.id)
     if version.staging_key is None or locked.blob_of(version).state != BlobState.STAGED:

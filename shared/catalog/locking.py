@@ -7,7 +7,7 @@ guards all its versions, a blob's lock its references and its state.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 
@@ -115,12 +115,18 @@ def share_bucket(session: Session, bucket_id: int) -> Bucket:
 
 
 def lock_key(
-    session: Session, bucket_id: int, key: str, *, create: bool, content: Content | None = None
+    session: Session,
+    bucket_id: int,
+    key: str,
+    *,
+    create: bool,
+    content: Content | None = None,
+    blocked: bool = False,
 ) -> LockedKey | None:
     """Lock a key's object row (made when missing and `create`), living versions and their blobs.
 
-    With `content`, also the blob that holds its live slot, as `winner`. None when the object is
-    missing and not to be made.
+    With `content`, also the blob that holds its live slot, as `winner`; with `blocked`, also the
+    versions that only a failure has blocked. None when the object is missing and not to be made.
     """
     where = (ObjectRow.bucket_id == bucket_id, ObjectRow.key == key)
     locked = _lock_object(session, *where)
@@ -131,7 +137,7 @@ def lock_key(
         locked = _lock_object(session, *where)
         if locked is None:
             raise LookupError("the object row vanished under its own insert")
-    _lock_versions(session, locked)
+    _lock_versions(session, locked, extra=_retryable_ids(session, locked) if blocked else ())
     winner_id = None if content is None else _live_blob_id(session, content)
     _lock_version_blobs(session, locked, extra=[] if winner_id is None else [winner_id])
     if winner_id is not None:
@@ -156,7 +162,7 @@ def lock_version(
     locked = None if object_id is None else _lock_object(session, ObjectRow.id == object_id)
     if locked is None:
         raise NotFoundError("there is no such version", code="version_not_found")
-    _lock_versions(session, locked, named=version_id)
+    _lock_versions(session, locked, extra=[version_id])
     version = locked.version = locked.versions[version_id]
     if content:
         _lock_content(
@@ -215,7 +221,12 @@ def _insert_object(session: Session, bucket_id: int, key: str) -> None:
     session.execute(insert.on_duplicate_key_update(generation=_OBJECTS.c.generation))
 
 
-def _lock_versions(session: Session, locked: LockedKey, *, named: int | None = None) -> None:
+def _lock_versions(
+    session: Session,
+    locked: LockedKey,
+    *,
+    extra: Iterable[int] = (),
+) -> None:
     if locked.row.generation == 0:
         return  # Just made: nothing was ever written under this key.
     ids = set(
@@ -225,9 +236,20 @@ def _lock_versions(session: Session, locked: LockedKey, *, named: int | None = N
             )
         )
     )
-    if named is not None:
-        ids.add(named)
-    locked.versions = _lock_rows(session, Version, ids)
+    locked.versions = _lock_rows(session, Version, {*ids, *extra})
+
+
+def _retryable_ids(session: Session, locked: LockedKey) -> Sequence[int]:
+    """Return the blocked versions whose review may be tried again: their blobs were kept."""
+    return session.scalars(
+        sa.select(Version.id)
+        .join(Blob, Blob.id == Version.blob_id)
+        .where(
+            Version.object_id == locked.row.id,
+            Version.state == VersionState.BLOCKED,
+            Blob.state == BlobState.STAGED,
+        )
+    ).all()
 
 
 def _lock_version_blobs(session: Session, locked: LockedKey, *, extra: Iterable[int]) -> None:
