@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from shared.catalog.models import (
     Blob,
     BlobState,
+    ChannelRecord,
     Location,
     LocationState,
     Version,
@@ -20,6 +21,7 @@ from shared.catalog.models import (
     utc_clock,
 )
 from shared.core.errors import SupersededError
+from shared.storage.errors import ChannelUnavailable
 from shared.storage.keys import fresh_key
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ def begin(
 ) -> Location:
     """Write an intent under a fresh key; the caller has locked the blob.
 
-    Raises SupersededError when the version does not wait for its upload any more.
+    Raises SupersededError when the version does not wait for its upload any more, and
+    ChannelUnavailable when the channel was removed meanwhile.
     """
     version = session.get(Version, version_id)
     blob = session.get(Blob, blob_id)
@@ -43,6 +46,9 @@ def begin(
         or blob.state != BlobState.STAGED
     ):
         raise SupersededError("the version does not wait for its upload", version_id=version_id)
+    # Shared until the commit: a channel goes either before this intent, or not at all.
+    if session.get(ChannelRecord, channel, with_for_update={"read": True}) is None:
+        raise ChannelUnavailable("the channel is gone", channel=channel)
     location = Location(
         blob_id=blob_id,
         channel=channel,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from shared.catalog.models import BlobRef, Location
+from shared.catalog.models import BlobRef, ChannelRecord, Location
 from shared.core.clock import Deadline
 from shared.core.errors import ShuttingDown
 from shared.outbox import Execution
@@ -161,6 +161,16 @@ def test_disabled_channel_is_passed_over(stand: Stand) -> None:
     put = stand.put(stand.bucket(), "a.txt", SMALL)
     stand.channels.disabled.add("a")
     assert stand.work(put.task_id) == "completed"
+    assert stand.channels.keys("a") == []
+
+
+def test_channel_removed_a_moment_ago_gets_no_bytes(stand: Stand) -> None:
+    """A worker's book of channels may be behind: nobody would find what it stored there."""
+    put = stand.put(stand.bucket(), "a.txt", SMALL)
+    with stand.db.engine.begin() as connection:
+        connection.execute(sa.delete(ChannelRecord).where(ChannelRecord.name == "a"))
+    assert stand.work(put.task_id) == "completed"
+    assert [location.channel for location in stand.locations()] == ["b"]
     assert stand.channels.keys("a") == []
 
 
