@@ -29,6 +29,8 @@ _BOOT = (
 _TICK_SECONDS = 0.5
 #: The pipe holds 64 KiB; larger pieces would only wait longer between two checks.
 _PIECE_BYTES = 64 * 1024
+#: Two findings are some hundred bytes; more is no answer of ours.
+_MOST_ANSWER_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,15 @@ def _answer(
         if not part:
             break
         text += part
+        if len(text) > _MOST_ANSWER_BYTES:
+            raise SandboxFailed("the reviewer talks without end")
     try:
-        return [Finding(step, Outcome(word), detail) for step, word, detail in json.loads(text)]
-    except ValueError as error:
+        found = json.loads(text)
+        if not found:
+            # Silence is no approval.
+            raise ValueError("no finding")
+        return [Finding(str(step), Outcome(word), str(detail)) for step, word, detail in found]
+    except (ValueError, TypeError, RecursionError) as error:
         status = process.poll()
         raise SandboxFailed(f"the reviewer ended without an answer (status {status})") from error
 

@@ -78,6 +78,25 @@ def test_memory_limit() -> None:
         run(endless(), size=1 << 60, reject=["never"], limits=limits)
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "while True: print('x' * 1000)",
+        "print('[' * 50_000)",
+        "print('[[1, 2]]')",
+        "print('7')",
+        'print(\'[["keywords", "fine", ""]]\')',
+        "print('[]'); raise SystemExit",
+    ],
+)
+def test_what_content_has_made_of_a_reviewer_is_no_answer(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.review.sandbox._BOOT", program)
+    with pytest.raises(SandboxFailed):
+        run([b"content"])
+
+
 def test_a_stop_goes_through_at_once() -> None:
     calls = itertools.count()
 
