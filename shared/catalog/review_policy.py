@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 
 #: Part of every policy version; raise it when a built-in reviewer judges differently than before,
 #: so that old verdicts are not reused.
-REVIEWERS_VERSION = 1
+REVIEWERS_VERSION = 2
 
 #: A wait that no database's clock could hold would be one without an end.
 MAX_WAIT_SECONDS = 10 * 366 * 86_400.0

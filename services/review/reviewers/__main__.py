@@ -30,7 +30,8 @@ def judge(order: dict[str, Any], read: Callable[[int], bytes]) -> list[Finding]:
     findings = [declared.review(facts, sniffed, type_mismatch=order["type_mismatch"])]
     if findings[0].outcome is Outcome.REJECT or not (order["reject"] or order["doubtful"]):
         return findings
-    if not sniffed.is_text or sniffed.mime is not None:
+    # Also behind the signature of a format in letters: it may be declared as plain text.
+    if not sniffed.is_text:
         return [*findings, Finding(keywords.STEP, Outcome.PASS, "not text")]
     scan = keywords.KeywordScan(reject=order["reject"], doubtful=order["doubtful"])
     chunk = head

@@ -61,8 +61,8 @@ class KeywordScan:
 
 
 def fold(text: str) -> str:
-    """Return text as it is compared."""
-    return text.casefold()
+    """Return text as it is compared: UTF-32 read as UTF-16 has a NUL behind each letter."""
+    return text.casefold().replace("\0", "")
 
 
 def _decoder_for(head: bytes) -> codecs.IncrementalDecoder:

@@ -8,6 +8,7 @@ import zipfile
 import pytest
 
 from services.review.reviewers import block_list, declared, keywords, size
+from services.review.reviewers.__main__ import judge
 from services.review.reviewers.finding import Facts, Outcome
 from services.review.reviewers.sniffing import sniff
 
@@ -125,6 +126,29 @@ def test_keyword_cut_into_single_bytes() -> None:
 
 def test_keyword_in_utf16() -> None:
     assert scan(["a Secret".encode("utf-16")], reject={"secret"}) is Outcome.REJECT
+
+
+def test_keyword_in_utf32() -> None:
+    assert scan(["a Secret".encode("utf-32")], reject={"secret"}) is Outcome.REJECT
+    mixed = b"\xff\xfe\0\0" + "a secret".encode("utf-16-le")
+    assert scan([mixed], reject={"secret"}) is Outcome.REJECT
+
+
+@pytest.mark.parametrize("signature", [b"%PDF-1.7\n", b"{\\rtf1 ", b"%!PS-Adobe-3.0\n"])
+def test_keyword_behind_a_signature_that_is_text(signature: bytes) -> None:
+    """It may be served as plain text all the same."""
+    content = signature + b"a secret"
+    order = {
+        "facts": {"size": len(content), "sha256": "0" * 64, "content_type": "text/plain"},
+        "type_mismatch": "reject",
+        "reject": ["secret"],
+        "doubtful": [],
+    }
+    found = judge(order, io.BytesIO(content).read)
+    assert [(one.step, one.outcome) for one in found] == [
+        ("declared_type", Outcome.PASS),
+        ("keywords", Outcome.REJECT),
+    ]
 
 
 def test_keyword_case_is_folded() -> None:
