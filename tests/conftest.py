@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
     """The session's MariaDB. A test that stops it asks for `private_mariadb` instead."""
-    with running_mariadb() as server:
+    with running_mariadb(in_memory=True) as server:
         yield server
 
 

