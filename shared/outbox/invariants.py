@@ -41,7 +41,7 @@ def _dead_executions(session: Session, late: dt.datetime) -> Iterator[Breach]:
 
 
 def _stuck(session: Session, late: dt.datetime) -> Iterator[Breach]:
-    idle = _idle_threads(session, late)
+    idle = _idle_queues(session, late)
     for state, column in (
         (State.SCHEDULED, tasks.c.due_at),
         (State.PENDING, tasks.c.due_at),
@@ -52,22 +52,24 @@ def _stuck(session: Session, late: dt.datetime) -> Iterator[Breach]:
             tasks.c.id, tasks.c.kind, tasks.c.queue, tasks.c.region, column.label("since")
         ).where(tasks.c.state == state, column < late)
         for row in session.execute(query):
-            # Where nobody is free to take it, waiting is what it should do.
+            # Where nobody is there, or all have work, waiting is what it should do.
             is_for_workers = state in (State.PENDING, State.DISPATCHED)
-            if is_for_workers and idle[queue_key(row.queue, row.region)] <= 0:
+            if is_for_workers and queue_key(row.queue, row.region) not in idle:
                 continue
             detail = f"{row.kind} is {state.value} since {row.since}"
             yield Breach("nothing waits beyond the scans", f"task {row.id}", detail)
 
 
-def _idle_threads(session: Session, late: dt.datetime) -> Counter[str]:
-    """Return how many threads of living workers wait for work, by a queue's name in Redis."""
+def _idle_queues(session: Session, late: dt.datetime) -> set[str]:
+    """Return the queues, by their names in Redis, whose living workers have nothing to do."""
     query = sa.select(nodes.c.queues, nodes.c.threads, nodes.c.threads_busy)
-    idle: Counter[str] = Counter()
+    threads: Counter[str] = Counter()
+    busy: Counter[str] = Counter()
     for row in session.execute(query.where(nodes.c.last_seen >= late)):
         for name in row.queues or []:
-            idle[name] += row.threads - row.threads_busy
-    return idle
+            threads[name] += row.threads
+            busy[name] += row.threads_busy
+    return {name for name, count in threads.items() if count and not busy[name]}
 
 
 def _too_many_attempts(session: Session) -> Iterator[Breach]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from services.cli.app import run
 from services.cli.supervisor import EmbeddedStack
-from tests.acceptance.product import Product, Tenant, foreign_client, s3_variables
+from shared.runtime.settings import own_variables
+from tests.acceptance.product import Blox, Product, Ran, Tenant, foreign_client, s3_variables
 from tests.servers.mariadb import MariaDB
 from tests.servers.redis import RedisServer
 from tests.servers.rgw import CephRGW
@@ -56,6 +58,23 @@ def product(
         engine.dispose()
         _empty(rgw, buckets)
         mariadb.drop_database(database)
+
+
+@pytest.fixture
+def blox(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Blox:
+    """Run `blox` in this process, with these settings and no others: quicker by a second."""
+
+    def run_here(variables: Mapping[str, str], *arguments: str) -> Ran:
+        for name in own_variables():
+            monkeypatch.delenv(name)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        capsys.readouterr()
+        code = run(arguments)
+        written = capsys.readouterr()
+        return Ran(code, written.out, written.err)
+
+    return run_here
 
 
 @pytest.fixture

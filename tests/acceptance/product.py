@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import boto3
@@ -34,6 +34,10 @@ class Ran:
     code: int
     out: str
     err: str
+
+
+#: Runs `blox` with settings and arguments.
+Blox: TypeAlias = Callable[..., Ran]
 
 
 def run_blox(variables: Mapping[str, str], *arguments: str) -> Ran:

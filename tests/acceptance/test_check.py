@@ -15,12 +15,11 @@ import sqlalchemy as sa
 
 import shared.catalog.invariants
 import shared.outbox.invariants
-from services.cli.app import run
 from services.cli.supervisor import EmbeddedStack
 from shared.storage.registry import open_channel
 from shared.storage.spec import ChannelSpec
 from tests.acceptance.damages import DAMAGES, Damage
-from tests.acceptance.product import run_blox, s3_variables
+from tests.acceptance.product import Blox, run_blox, s3_variables
 from tests.acceptance.still import Still, live
 from tests.servers.mariadb import MariaDB
 from tests.servers.redis import RedisServer
@@ -88,17 +87,14 @@ def on_servers(
 
 
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
-    """Run `blox check` in this process: the exit code, and the list that it writes."""
+def check(blox: Blox) -> Check:
+    """Run `blox check`: the exit code, and the list that it writes."""
 
     def run_check(still: Still, *more: str, **changed: str) -> tuple[int, list[dict[str, str]]]:
-        for name, value in {**still.variables, **changed}.items():
-            monkeypatch.setenv(name, value)
-        code = run(["check", *EXACT, "-o", "json", *more])
-        written = capsys.readouterr()
-        assert code in (0, 1), written.err
-        breaches: list[dict[str, str]] = json.loads(written.out)
-        return code, breaches
+        ran = blox({**still.variables, **changed}, "check", *EXACT, "-o", "json", *more)
+        assert ran.code in (0, 1), ran.err
+        breaches: list[dict[str, str]] = json.loads(ran.out)
+        return ran.code, breaches
 
     return run_check
 

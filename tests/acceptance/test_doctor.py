@@ -11,9 +11,11 @@ import sqlalchemy as sa
 
 from shared.catalog.models import ChannelRecord
 from shared.runtime.schema import EXPECTED_HEAD
-from tests.acceptance.product import Product, Ran, run_blox
+from tests.acceptance.product import Blox, Product, Ran, run_blox
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
+
+DOCTOR = ("doctor", "-o", "json")
 
 
 def findings(ran: Ran) -> dict[str, tuple[str, str]]:
@@ -23,7 +25,7 @@ def findings(ran: Ran) -> dict[str, tuple[str, str]]:
 
 
 def test_a_healthy_product_has_nothing_to_complain_of(product: Product) -> None:
-    ran = product.blox("doctor", "-o", "json")
+    ran = product.blox(*DOCTOR)
     found = findings(ran)
     assert ran.code == 0, found
     assert set(found) == {
@@ -46,9 +48,9 @@ def test_a_healthy_product_has_nothing_to_complain_of(product: Product) -> None:
     assert table.out.splitlines()[0].split() == ["verdict", "what", "detail"]
 
 
-def test_redis_that_is_away_and_a_variable_that_nobody_reads(product: Product) -> None:
+def test_redis_that_is_away(product: Product, blox: Blox) -> None:
     away = f"redis://127.0.0.1:{free_port()}/0"
-    ran = product.blox("doctor", "-o", "json", BLOX_REDIS_URL=away, BLOX_WRKER__THREADS="4")
+    ran = blox({**product.stack.variables, "BLOX_REDIS_URL": away}, *DOCTOR)
     found = findings(ran)
     assert ran.code == 1
     verdict, detail = found["redis"]
@@ -56,21 +58,21 @@ def test_redis_that_is_away_and_a_variable_that_nobody_reads(product: Product) -
     assert found["database"][0] == "ok"
 
 
-def test_a_variable_that_nobody_reads_is_named(product: Product) -> None:
-    ran = product.blox("doctor", BLOX_WRKER__THREADS="4")
+def test_a_variable_that_nobody_reads_is_named(product: Product, blox: Blox) -> None:
+    ran = blox({**product.stack.variables, "BLOX_WRKER__THREADS": "4"}, "doctor")
     assert ran.code == 0
     assert "warning  settings" in ran.out
     assert "BLOX_WRKER__THREADS is set, but there is no such setting" in ran.out
 
 
-def test_redis_that_evicts(product: Product, private_redis: RedisServer) -> None:
+def test_redis_that_evicts(product: Product, private_redis: RedisServer, blox: Blox) -> None:
     with private_redis.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
-    ran = product.blox("doctor", "-o", "json", BLOX_REDIS_URL=private_redis.url)
+    ran = blox({**product.stack.variables, "BLOX_REDIS_URL": private_redis.url}, *DOCTOR)
     assert (ran.code, findings(ran)["redis"][0]) == (0, "warning")
     with private_redis.client() as client:
         client.config_set("maxmemory", "100mb")
-    ran = product.blox("doctor", "-o", "json", BLOX_REDIS_URL=private_redis.url)
+    ran = blox({**product.stack.variables, "BLOX_REDIS_URL": private_redis.url}, *DOCTOR)
     verdict, detail = findings(ran)["redis"]
     assert (ran.code, verdict) == (1, "fault")
     assert "allkeys-lru drops messages" in detail
@@ -92,8 +94,8 @@ def broken_channel(product: Product) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("broken_channel")
-def test_a_channel_that_does_not_answer(product: Product) -> None:
-    ran = product.blox("doctor", "-o", "json")
+def test_a_channel_that_does_not_answer(product: Product, blox: Blox) -> None:
+    ran = blox(product.stack.variables, *DOCTOR)
     found = findings(ran)
     assert ran.code == 1
     assert found["channel main"] == ("ok", "answers")
@@ -102,42 +104,42 @@ def test_a_channel_that_does_not_answer(product: Product) -> None:
     assert "Connection refused" in detail
 
 
-def test_keys_that_were_sealed_with_another_secret(product: Product) -> None:
-    other = run_blox({}, "secret-key").out.strip()
-    ran = product.blox("doctor", "-o", "json", BLOX_SECRET_KEY=other)
+def test_keys_that_were_sealed_with_another_secret(product: Product, blox: Blox) -> None:
+    other = blox({}, "secret-key").out.strip()
+    ran = blox({**product.stack.variables, "BLOX_SECRET_KEY": other}, *DOCTOR)
     assert ran.code == 1
     verdict, detail = findings(ran)["channel main"]
     assert verdict == "fault"
     assert "sealed with another secret key" in detail
-    without = product.blox("doctor", "-o", "json", BLOX_SECRET_KEY="")
+    without = blox({**product.stack.variables, "BLOX_SECRET_KEY": ""}, *DOCTOR)
     assert without.code == 1
     assert findings(without)["settings"][1].startswith("BLOX_SECRET_KEY is not set")
 
 
 @pytest.fixture
-def sqlite(tmp_path: Path) -> dict[str, str]:
+def sqlite(tmp_path: Path, blox: Blox) -> dict[str, str]:
     """Settings that name a database which is not there yet."""
     return {
         "BLOX_DATABASE_URL": f"sqlite:///{tmp_path}/blox.sqlite3",
         "BLOX_STAGING__PATH": str(tmp_path / "staging"),
-        "BLOX_SECRET_KEY": run_blox({}, "secret-key").out.strip(),
+        "BLOX_SECRET_KEY": blox({}, "secret-key").out.strip(),
         "BLOX_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0",
     }
 
 
-def test_a_schema_that_is_not_there_or_too_old(sqlite: dict[str, str]) -> None:
-    none = run_blox(sqlite, "doctor", "-o", "json")
+def test_a_schema_that_is_not_there_or_too_old(sqlite: dict[str, str], blox: Blox) -> None:
+    none = blox(sqlite, *DOCTOR)
     assert none.code == 1
     assert "`blox db upgrade` makes it" in findings(none)["database"][1]
     for command in (("check",), ("tasks", "list")):
-        ran = run_blox(sqlite, *command)
+        ran = blox(sqlite, *command)
         assert (ran.code, ran.out) == (1, "")
         assert "there is no database" in ran.err
 
     upgraded = run_blox(sqlite, "db", "upgrade")
     assert (upgraded.code, upgraded.out) == (0, f"the schema is at {EXPECTED_HEAD}\n")
-    assert run_blox(sqlite, "tasks", "list").out == "no tasks\n"
-    found = findings(run_blox(sqlite, "doctor", "-o", "json"))
+    assert blox(sqlite, "tasks", "list").out == "no tasks\n"
+    found = findings(blox(sqlite, *DOCTOR))
     assert found["schema"] == ("ok", "as this version wants it")
     # Nobody has made the folder yet, and there is no channel.
     assert (found["staging"][0], found["channels"][0]) == ("fault", "warning")
@@ -146,11 +148,11 @@ def test_a_schema_that_is_not_there_or_too_old(sqlite: dict[str, str]) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '0000'"))
     engine.dispose()
-    old = run_blox(sqlite, "doctor", "-o", "json")
+    old = blox(sqlite, *DOCTOR)
     assert findings(old)["schema"] == (
         "fault",
         f"the schema is at 0000, this code needs {EXPECTED_HEAD}: run `blox db upgrade`",
     )
-    refused = run_blox(sqlite, "tasks", "list")
+    refused = blox(sqlite, "tasks", "list")
     assert (refused.code, refused.out) == (1, "")
     assert "run `blox db upgrade`" in refused.err

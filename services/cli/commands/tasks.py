@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from services.cli.render import Format, FormatOption, show_fields, show_json, show_rows
 from services.cli.stack import DirectoryOption, open_parts
-from shared.core.errors import NotFoundError
+from shared.core.errors import ConflictError, NotFoundError
 from shared.outbox.inspection import TaskDetail, TaskFilter, list_tasks, show_task
 from shared.outbox.states import State
 
@@ -80,11 +80,13 @@ def cancel(
 ) -> None:
     """Cancel a task; it never completes afterwards.
 
-    One that waits is cancelled at once, one that runs is asked to stop. One that had ended stays as
-    it is, and its state is shown.
+    One that waits is cancelled at once, one that runs is asked to stop. Exits with 4 for a task
+    that has ended otherwise.
     """
     with open_parts(directory) as parts:
         answer = parts.outbox.cancel(task_id, by=_who(), reason=reason)
+    if answer.state in (State.COMPLETED, State.FAILED):
+        raise ConflictError(f"the task is {answer.state}")
     show_fields({"id": task_id, "state": str(answer.state)}, output)
 
 
