@@ -13,6 +13,7 @@ from botocore.exceptions import (
     ConnectTimeoutError,
     ReadTimeoutError,
 )
+from botocore.parsers import ResponseParserError
 
 from shared.core.errors import BloxError
 from shared.storage.errors import (
@@ -82,6 +83,13 @@ def mapped(transport: Transport, *, channel: str, action: str, key: str) -> Iter
         raise ChannelUnavailable(
             f"channel {channel}: the answer to {action} lacks {error}",
             code="strange_answer",
+            **facts,
+        ) from error
+    except (ValueError, ResponseParserError) as error:
+        raise ChannelUnavailable(
+            f"channel {channel}: the answer to {action} cannot be read",
+            code="strange_answer",
+            reason=str(error),
             **facts,
         ) from error
     except (BotoCoreError, urllib3.exceptions.HTTPError, OSError) as error:

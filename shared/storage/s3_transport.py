@@ -26,12 +26,18 @@ from botocore.httpsession import get_cert_path
 from urllib3.util import Retry, Timeout
 
 from shared.core.clock import Deadline
+from shared.storage.errors import ChannelUnavailable
 from shared.storage.limits import in_time
 
 #: Bytes that one send may take from a body: the clock and the pace are asked between sends.
 _SEND_BYTES = 128 * 1024
 #: Bytes that one read takes at most.
 _READ_BYTES = 1024 * 1024
+#: Bytes of an answer that is kept whole. A page of 1,000 long keys, escaped, has some 4 MiB.
+_MOST_ANSWER_BYTES = 16 * 1024 * 1024
+#: Requests in one bounded call; boto3 asks for a bucket's region when it is sent elsewhere, also in
+#: answer to that question.
+_MOST_REQUESTS = 3
 
 
 class _Now(threading.local):
@@ -41,6 +47,7 @@ class _Now(threading.local):
     deadline: Deadline | None = None
     given_seconds: float = 0.0
     read_seconds: float = 30.0
+    requests: int = 0
 
 
 _now = _Now()
@@ -96,7 +103,12 @@ class _TimedRaw:
         return self._response.read1(min(amt, _READ_BYTES))
 
     def stream(self, amt: int = _READ_BYTES, **_: Any) -> Iterator[bytes]:
+        """Yield an answer that is wanted whole."""
+        taken = 0
         while data := self.read(amt):
+            taken += len(data)
+            if taken > _MOST_ANSWER_BYTES:
+                raise _strange("an answer without an end")
             yield data
 
     def _limit_read(self) -> None:
@@ -109,6 +121,12 @@ class _TimedRaw:
 
     def close(self) -> None:
         self._response.close()
+
+
+def _strange(what: str) -> ChannelUnavailable:
+    return ChannelUnavailable(
+        f"channel {_now.channel}: {what}", code="strange_answer", channel=_now.channel
+    )
 
 
 class Transport:
@@ -140,6 +158,7 @@ class Transport:
         _now.channel = channel
         _now.deadline = deadline
         _now.given_seconds = deadline.remaining()
+        _now.requests = 0
         try:
             yield
         finally:
@@ -154,6 +173,9 @@ class Transport:
 
     def send(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
         """Answer boto3's `before-send` event."""
+        _now.requests += 1
+        if _now.requests > _MOST_REQUESTS:
+            raise _strange("sent from place to place")
         deadline = _now.deadline or Deadline(self._read_timeout_seconds)
         read_seconds = max(0.001, deadline.remaining(self._read_timeout_seconds))
         _now.read_seconds = read_seconds
