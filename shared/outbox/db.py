@@ -9,14 +9,24 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.core.clock import Deadline
-from shared.core.errors import UnavailableError
-from shared.outbox.dialect import SQLITE, Dialect, dialect_of, prepare
+from shared.core.errors import InvalidError, UnavailableError
+from shared.outbox.dialect import (
+    DIALECTS,
+    SQLITE,
+    Dialect,
+    bound_answers,
+    dialect_of,
+    is_prepared,
+    prepare,
+)
+from shared.outbox.schema import tasks
 
 T = TypeVar("T")
 
@@ -24,6 +34,7 @@ T = TypeVar("T")
 CLIENT_ERRORS = range(2000, 3000)
 #: How often a transaction that met a deadlock or a lock wait is tried.
 TRIES = 6
+_HINT = "use Session(outbox.engine), or binds={schema.tasks: outbox.engine, ...}"
 
 
 def cursor_of(session: Session) -> Any:
@@ -36,6 +47,7 @@ class Database:
 
     def __init__(self, engine: sa.Engine) -> None:
         prepare(engine)
+        bound_answers(engine)
         self.engine = engine
         self.dialect: Dialect = dialect_of(engine)
         self.errors: tuple[type[Exception], ...] = (
@@ -43,6 +55,43 @@ class Database:
             sa.exc.DBAPIError,
             sa.exc.TimeoutError,
         )
+
+    def cursor_in(self, session: Session) -> Any:
+        """Return a driver's cursor in a Session's own transaction on this database.
+
+        Raises InvalidError for a Session of another database. One with several binds names this
+        one for the outbox's table `tasks`, if it is not the Session's own.
+        """
+        try:
+            connection = session.connection()
+            if connection.engine is self.engine:
+                return connection.connection.cursor()
+        except sa.exc.UnboundExecutionError:
+            connection = None
+        if connection is None or not self._is_mine(connection.engine):
+            try:
+                connection = session.connection(bind_arguments={"clause": tasks})
+            except sa.exc.UnboundExecutionError as error:
+                raise InvalidError(f"the session has no bind for tasks: {_HINT}") from error
+        if not self._is_mine(connection.engine):
+            raise InvalidError(
+                f"the session writes to {connection.engine.url!r}, not to this outbox's "
+                f"{self.engine.url!r}: {_HINT}"
+            )
+        return connection.connection.cursor()
+
+    def _is_mine(self, engine: sa.Engine) -> bool:
+        if engine is self.engine or engine.pool is self.engine.pool:
+            return True
+        if engine.dialect.name not in DIALECTS or dialect_of(engine) is not self.dialect:
+            return False
+        if self.dialect is not SQLITE:
+            # Its host may have many names.
+            return engine.url.database == self.engine.url.database
+        if not is_prepared(engine):
+            raise InvalidError("call shared.outbox.dialect.prepare(engine) for an engine of yours")
+        mine, other = (Path(str(one.url.database)).resolve() for one in (self.engine, engine))
+        return mine == other
 
     def line(self) -> Line:
         """Return a connection of one's own; nothing is opened before its first transaction."""

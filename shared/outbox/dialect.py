@@ -6,6 +6,7 @@ Every hot statement is written once with tokens in braces; a `Dialect` fills the
 from __future__ import annotations
 
 import datetime as dt
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +18,16 @@ LOCK_WAIT_SECONDS = 5
 STATEMENT_SECONDS = 30
 #: Seconds a transaction may sit idle: a frozen process must not hold a row for ever.
 IDLE_TRANSACTION_SECONDS = 30
+#: Seconds without a byte from the server after which a connection counts as dead: more than any
+#: statement may take. A network that swallows packets must not hang a thread for ever.
+ANSWER_SECONDS = 40
 #: Milliseconds SQLite waits for its one writer.
 SQLITE_BUSY_MILLISECONDS = 30_000
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
+
+_prepared: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+_bounded: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,7 @@ MYSQL = Dialect(
         "clock": "SYSDATE(6)",
         "now_plus": "UTC_TIMESTAMP(6) + INTERVAL %s SECOND",
         "clock_plus": "SYSDATE(6) + INTERVAL %s SECOND",
+        "now_or_later": "GREATEST(CAST(%s AS DATETIME(6)), UTC_TIMESTAMP(6))",
         "for_update": "FOR UPDATE",
         "skip_locked": "FOR UPDATE SKIP LOCKED",
         "by_primary": "FORCE INDEX (PRIMARY)",
@@ -103,6 +111,7 @@ SQLITE = Dialect(
         "clock": "utc_now(0)",
         "now_plus": "utc_now(?)",
         "clock_plus": "utc_now(?)",
+        "now_or_later": "max(?, utc_now(0))",
         "for_update": "",
         "skip_locked": "",
         "by_primary": "",
@@ -119,27 +128,28 @@ SQLITE = Dialect(
 )
 
 
+#: By SQLAlchemy's names.
+DIALECTS = {"mysql": MYSQL, "mariadb": MYSQL, "sqlite": SQLITE}
+
+
 def dialect_of(engine: sa.Engine) -> Dialect:
     """Return the dialect of an engine.
 
     Raises ValueError for a database that the outbox does not know.
     """
-    if engine.dialect.name in {"mysql", "mariadb"}:
-        return MYSQL
-    if engine.dialect.name == "sqlite":
-        return SQLITE
-    raise ValueError(f"the outbox runs on MySQL, MariaDB and SQLite, not on {engine.dialect.name}")
+    name = engine.dialect.name
+    if name not in DIALECTS:
+        raise ValueError(f"the outbox runs on MySQL, MariaDB and SQLite, not on {name}")
+    return DIALECTS[name]
 
 
 def prepare(engine: sa.Engine) -> None:
     """Give every connection of this engine the settings that the protocols rely on.
 
-    Call it once, before the engine is used; connections already pooled are dropped. On MySQL:
-    READ COMMITTED, UTC, bounded waits. On SQLite: WAL, full synchronous, BEGIN IMMEDIATE.
+    Call it before the engine is used; connections already pooled are dropped. On MySQL: READ
+    COMMITTED, no autocommit, UTC, bounded waits. On SQLite: WAL, full synchronous, BEGIN IMMEDIATE.
     """
-    if sa.event.contains(engine, "connect", _set_up_mysql) or sa.event.contains(
-        engine, "connect", _set_up_sqlite
-    ):
+    if engine in _prepared:
         return
     if dialect_of(engine) is SQLITE:
         if engine.url.database in {None, "", ":memory:"}:
@@ -147,16 +157,48 @@ def prepare(engine: sa.Engine) -> None:
         sa.event.listen(engine, "connect", _set_up_sqlite)
         sa.event.listen(engine, "begin", _begin_immediate)
     else:
-        sa.event.listen(engine, "connect", _set_up_mysql)
+        dialect = engine.dialect
+
+        def set_up(connection: Any, _record: Any) -> None:
+            _set_up_mysql(connection)
+            # To this a connection is set back that somebody has used with another isolation.
+            dialect.default_isolation_level = "READ COMMITTED"
+
+        sa.event.listen(engine, "connect", set_up)
+    _prepared.add(engine)
     engine.dispose()
 
 
-def _set_up_mysql(connection: Any, _record: Any) -> None:
+def is_prepared(engine: sa.Engine) -> bool:
+    """Tell whether `prepare` was called for this engine."""
+    return engine in _prepared
+
+
+def bound_answers(engine: sa.Engine) -> None:
+    """Let no connection wait for ever for its server, unless its engine says how long itself."""
+    if engine in _bounded or dialect_of(engine) is SQLITE:
+        return
+    _bounded.add(engine)
+    if engine.driver in {"pymysql", "mysqldb"}:
+        sa.event.listen(engine, "do_connect", _bound_answers)
+        engine.dispose()
+
+
+def _bound_answers(
+    _dialect: sa.Dialect, _record: Any, _arguments: Any, parameters: dict[str, Any]
+) -> None:
+    for name in ("read_timeout", "write_timeout"):
+        parameters.setdefault(name, ANSWER_SECONDS)
+
+
+def _set_up_mysql(connection: Any) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT VERSION()")
         is_mariadb = "mariadb" in str(cursor.fetchone()[0]).lower()
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         settings = [
+            # Without transactions there are no locks, and nothing of what they promise.
+            "autocommit = 0",
             "time_zone = '+00:00'",
             f"innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}",
             f"lock_wait_timeout = {LOCK_WAIT_SECONDS * 2}",
