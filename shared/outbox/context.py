@@ -31,3 +31,7 @@ class OutboxContext:
     signals: Signals
     settings: OutboxSettings
     executions: Executions
+
+    def rename(self, node: str) -> None:
+        """Take another name; before anything has used the first."""
+        object.__setattr__(self, "node", node)

@@ -62,7 +62,6 @@ class Wallet:
 
     def __init__(self, context: OutboxContext) -> None:
         self._context = context
-        self._key = credits_key(context.namespace, context.node)
         self._collect = context.redis.register_script(_COLLECT)
         self._outage = Outage(_log, "credits_redis")
         self._lock = threading.Lock()
@@ -101,16 +100,20 @@ class Wallet:
         Without Redis, what is held stays until it lapses.
         """
         before = monotonic()
+        longest = self._context.settings.credit_lapse_seconds
+        answer: list[Any] = []
         try:
-            answer: list[Any] = self._collect(keys=[self._key])
+            key = credits_key(self._context.namespace, self._context.node)
+            answer = self._collect(keys=[key])
+            self._outage.back()
         except redis.RedisError as error:
             self._outage.away(error=str(error))
-            return
-        self._outage.back()
         with self._lock:
             dealt: set[str] = set()
             for name, count, left in zip(answer[::3], answer[1::3], answer[2::3], strict=True):
-                self._held[name.decode()] = [float(count), before + float(left) / 1000]
+                # Never longer than they were dealt for: Redis's clock may have been set back.
+                lapse = before + min(longest, float(left) / 1000)
+                self._held[name.decode()] = [float(count), lapse]
                 if count:
                     dealt.add(name.decode())
             # Credits are dealt where no row waits: what was noted before is over. Else a steady

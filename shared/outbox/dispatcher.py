@@ -30,8 +30,8 @@ from shared.outbox.states import State
 Dispatch: TypeAlias = tuple[str, int, str, float]
 #: (queue, region, tenant id, priority) of a row that was born pending
 LaneNote: TypeAlias = tuple[str, str, str, int]
-#: Writes lane rows for these notes, in short transactions of its own.
-EnsureLanes: TypeAlias = Callable[[Sequence[LaneNote]], None]
+#: Writes lane rows for these notes, in short transactions of its own; their rows may be this old.
+EnsureLanes: TypeAlias = Callable[[Sequence[LaneNote], float], None]
 
 #: Messages in one pipeline and rows in one mark.
 BATCH = 500
@@ -47,7 +47,7 @@ RETRY_SECONDS = 0.5
 REFUSED_SECONDS = 1.0
 
 _log = structlog.get_logger("outbox.dispatcher")
-_Item: TypeAlias = "tuple[Sequence[Dispatch], Sequence[LaneNote]] | None"
+_Item: TypeAlias = "tuple[Sequence[Dispatch], Sequence[LaneNote], float] | None"
 
 
 class Dispatcher:
@@ -60,6 +60,8 @@ class Dispatcher:
         self._line = context.db.line()
         self._kept: list[Dispatch] = []
         self._unmarked: list[Dispatch] = []
+        #: How long before its commit the oldest row was written that lanes are noted for.
+        self._late_seconds = 0.0
         self._mark_at = 0.0
         self._last_turn = 0.0
         self._outage = Outage(_log, "dispatch_redis")
@@ -72,10 +74,15 @@ class Dispatcher:
         self._thread = threading.Thread(target=self._run, name="outbox-dispatcher", daemon=True)
         self._thread.start()
 
-    def submit(self, dispatches: Sequence[Dispatch], lanes: Sequence[LaneNote]) -> None:
+    def submit(
+        self,
+        dispatches: Sequence[Dispatch],
+        lanes: Sequence[LaneNote],
+        late_seconds: float = 0.0,
+    ) -> None:
         """Take over what a commit left to do."""
         if dispatches or lanes:
-            self._items.put((dispatches, lanes))
+            self._items.put((dispatches, lanes, late_seconds))
 
     def close(self, seconds: float) -> bool:
         """Push what is there, then end; False when that took longer than `seconds`."""
@@ -118,6 +125,7 @@ class Dispatcher:
                     return dispatches, lanes, False
                 dispatches.extend(item[0])
                 lanes.extend(item[1])
+                self._late_seconds = max(self._late_seconds, item[2])
                 if len(dispatches) >= BATCH or len(lanes) >= BATCH:
                     return dispatches, lanes, True
                 item = self._items.get_nowait()
@@ -201,7 +209,8 @@ class Dispatcher:
             _log.warning("dispatch_mark_failed", count=len(batch), error=str(error))
 
     def _note_lanes(self, lanes: list[LaneNote]) -> None:
-        self._ensure_lanes(sorted(set(lanes)))
+        late_seconds, self._late_seconds = self._late_seconds, 0.0
+        self._ensure_lanes(sorted(set(lanes)), late_seconds)
         try:
             self._context.scripts.ring_filler()
         except redis.RedisError as error:

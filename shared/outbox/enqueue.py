@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,9 +19,10 @@ from sqlalchemy.orm import Session
 from shared.core.clock import monotonic, utc_now
 from shared.core.errors import InvalidError
 from shared.outbox.after_commit import after_commit
-from shared.outbox.db import Database, cursor_of
+from shared.outbox.db import Database
 from shared.outbox.kinds import Kind, Kinds
 from shared.outbox.messages import queue_key
+from shared.outbox.options import Options
 from shared.outbox.records import add_events
 from shared.outbox.settings import OutboxSettings
 from shared.outbox.statements import enqueue as statements
@@ -32,7 +33,11 @@ if TYPE_CHECKING:
 
 #: Rows that one INSERT carries: ids of a longer statement could not be told from `lastrowid`.
 ROWS_PER_INSERT = 500
-PRIORITIES = range(4)
+#: Characters of payload in one INSERT. A server takes no packet above its limit, 16 MiB by default,
+#: and a character may have four bytes there.
+CHARACTERS_PER_INSERT = 2 * 1024 * 1024
+#: A row that is older than this at its commit may lie below what the filler has read already.
+LATE_SECONDS = 3.0
 _INFO = "shared.outbox.after_commit"
 _DUPLICATE = frozenset({1062})
 
@@ -50,8 +55,16 @@ class Credits(Protocol):
 class AfterCommit(Protocol):
     """Where the work that follows a commit goes. Must not block."""
 
-    def submit(self, dispatches: Sequence[Dispatch], lanes: Sequence[LaneNote]) -> None:
-        """Take dispatches to push and lanes whose pending rows wait for the filler."""
+    def submit(
+        self,
+        dispatches: Sequence[Dispatch],
+        lanes: Sequence[LaneNote],
+        late_seconds: float = 0.0,
+    ) -> None:
+        """Take dispatches to push and lanes whose pending rows wait for the filler.
+
+        `late_seconds`, when not 0, is how long before its commit the first of those was written.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +73,6 @@ class Enqueued:
 
     id: int
     created: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a caller may say of a task beside its kind and payload."""
-
-    tenant_id: str = ""
-    region: str = ""
-    priority: int = 1
-    delay_seconds: float = 0.0
-    due_at: dt.datetime | None = None
-    dedupe_key: str | None = None
-    idempotency_key: str | None = None
-    parent_id: int | None = None
-    trace_parent: str | None = None
-    max_attempts: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what the columns could not hold."""
-        if self.priority not in PRIORITIES:
-            raise InvalidError(f"priority {self.priority} is not one of 0, 1, 2, 3")
-        if self.delay_seconds < 0:
-            raise InvalidError("delay_seconds must not be negative")
-        if self.delay_seconds and self.due_at is not None:
-            raise InvalidError("give delay_seconds or due_at, not both")
-        for name in ("dedupe_key", "idempotency_key"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= len(value) <= 191:
-                raise InvalidError(f"{name} must have 1 to 191 characters")
-        if not self.tenant_id.isascii() or len(self.tenant_id) > 64:
-            raise InvalidError("tenant_id must be ASCII of at most 64 characters")
 
 
 _DEFAULTS = Options()
@@ -117,9 +99,14 @@ class Enqueuer:
         self._row_at = db.dialect.sql(statements.ROW_AT)
         # Credits and messages are only for those who have a dispatcher running.
         self.is_producing = False
-        self._prefix = os.urandom(8).hex()
+        self._prefix = ""
         self._counter = 0
         self._counter_lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Begin to use credits: a dispatcher runs. Names no dispatch as a forked twin would."""
+        self._prefix = os.urandom(8).hex()
+        self.is_producing = True
 
     def enqueue(
         self,
@@ -138,7 +125,7 @@ class Enqueuer:
         chosen = Options(**options) if options else _DEFAULTS
         body = kind.dump(payload)
         after = _after_commit_of(session, self._after_commit)
-        cursor = cursor_of(session)
+        cursor = self._db.cursor_in(session)
         try:
             if chosen.dedupe_key is not None or chosen.idempotency_key is not None:
                 found = self._find(cursor, kind, chosen)
@@ -178,15 +165,12 @@ class Enqueuer:
             raise InvalidError("enqueue_many takes no dedupe_key and no idempotency_key")
         bodies = [kind.dump(payload) for payload in payloads]
         after = _after_commit_of(session, self._after_commit)
-        cursor = cursor_of(session)
+        cursor = self._db.cursor_in(session)
         mark = self._row if chosen.due_at is None else self._row_at
         answers: list[Enqueued] = []
         try:
-            for start in range(0, len(bodies), ROWS_PER_INSERT):
-                rows = [
-                    self._values(kind, body, chosen)
-                    for body in bodies[start : start + ROWS_PER_INSERT]
-                ]
+            for batch in _batches(bodies):
+                rows = [self._values(kind, body, chosen) for body in batch]
                 cursor.execute(
                     statements.INSERT + ",".join([mark] * len(rows)),
                     [value for row in rows for value in row],
@@ -240,13 +224,12 @@ class Enqueuer:
             chosen.parent_id,
             chosen.max_attempts or kind.retry.max_attempts,
             dispatch_id,
-            chosen.trace_parent,
+            chosen.trace,
         ]
         if due_at is None:
             row += [delay, delay, lease]
         else:
-            # A moment that has passed counts as now, so that the scans' watermarks hold.
-            when = self._db.dialect.from_time(max(due_at, utc_now()))
+            when = self._db.dialect.from_time(due_at)
             row += [when, when, lease]
         return row
 
@@ -271,6 +254,8 @@ class Enqueuer:
         elif row[4] == State.PENDING.value:
             if self.is_producing:
                 self._credits.mark_backlog(queue_key(kind.queue, chosen.region), chosen.tenant_id)
+            if not after.lanes:
+                after.pending_since = monotonic()
             after.lanes.append((kind.queue, chosen.region, chosen.tenant_id, chosen.priority))
 
     def _find(self, cursor: Any, kind: Kind[Any], chosen: Options) -> int | None:
@@ -301,20 +286,39 @@ class Enqueuer:
         return self._find(cursor, kind, chosen) if is_duplicate else None
 
 
+def _batches(bodies: Sequence[str]) -> Iterator[list[str]]:
+    """Cut payloads into those of one statement each."""
+    batch: list[str] = []
+    size = 0
+    for body in bodies:
+        if len(batch) == ROWS_PER_INSERT or (batch and size + len(body) > CHARACTERS_PER_INSERT):
+            yield batch
+            batch, size = [], 0
+        batch.append(body)
+        size += len(body)
+    if batch:
+        yield batch
+
+
 class _AfterCommit:
     """What one transaction of one session leaves to do after its commit."""
 
-    __slots__ = ("dispatches", "lanes", "root", "target")
+    __slots__ = ("dispatches", "lanes", "pending_since", "root", "target")
 
     def __init__(self, root: Any, target: AfterCommit) -> None:
         self.root = root
         self.target = target
         self.dispatches: list[Dispatch] = []
         self.lanes: list[LaneNote] = []
+        self.pending_since = 0.0
 
     def submit(self) -> None:
         """Hand it on. Rows of a savepoint that was rolled back: their messages find no row."""
-        self.target.submit(self.dispatches, self.lanes)
+        age = monotonic() - self.pending_since if self.lanes else 0.0
+        if age > LATE_SECONDS:
+            self.target.submit(self.dispatches, self.lanes, age)
+        else:
+            self.target.submit(self.dispatches, self.lanes)
 
 
 def _after_commit_of(session: Session, target: AfterCommit) -> _AfterCommit:

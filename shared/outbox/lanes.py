@@ -25,6 +25,8 @@ REMEMBER_SECONDS = 30.0
 TOUCH_SECONDS = 20.0
 #: ... so that it cannot have been dropped, which takes this long, while somebody remembers it.
 IDLE_SECONDS = 60.0
+#: Added to the age of rows whose commit came late: reading a few more costs little.
+_LATE_MARGIN_SECONDS = 30.0
 #: Lanes that one statement looks into.
 _LOOK = 50
 #: Lanes kept in memory before the oldest memories are dropped.
@@ -59,12 +61,17 @@ class Lanes:
         self._lock = threading.Lock()
         self._remembered: dict[tuple[str, str, str, int], float] = {}
 
-    def ensure(self, lanes: Sequence[tuple[str, str, str, int]]) -> None:
+    def ensure(self, lanes: Sequence[tuple[str, str, str, int]], late_seconds: float = 0.0) -> None:
         """Insert the lanes that are missing; call it after the commit that left rows pending.
+
+        Where that commit came `late_seconds` after the first of the rows was written, their
+        watermarks are lowered: the filler may have read past that moment.
 
         A plain read when this process has not looked for half a minute, an insert only where
         that finds nothing. Raises UnavailableError; the filler's look each minute makes up for it.
         """
+        if late_seconds:
+            lower_lanes_by(self._db, lanes, late_seconds + _LATE_MARGIN_SECONDS)
         now = monotonic()
         with self._lock:
             unknown = sorted({lane for lane in lanes if self._remembered.get(lane, 0.0) <= now})
@@ -130,6 +137,20 @@ def lower_lanes(
 
     if lowest:
         db.run(lower, line=line)
+
+
+def lower_lanes_by(
+    db: Database, lanes: Sequence[tuple[str, str, str, int]], seconds: float
+) -> None:
+    """Do as `lower_lanes` for rows of which only the age is known."""
+    sql = db.dialect.sql(statements.LOWER_LANE_BY)
+
+    def lower(cursor: Any) -> None:
+        for lane in sorted(lanes):
+            # Without a lane there is no watermark: it is inserted at the start of time.
+            cursor.execute(sql, (-seconds, *lane))
+
+    db.run(lower)
 
 
 def read_lanes(db: Database, place: Place, *, line: Line) -> tuple[list[Lane], dt.datetime]:

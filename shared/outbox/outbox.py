@@ -125,6 +125,7 @@ class Outbox:
         # Inline, nothing is started and Redis is never asked: see `shared.outbox.testing`.
         self._is_inline = inline
         self._producing_pid = os.getpid() if inline else 0
+        self._made_in_pid = os.getpid()
 
     # -- kinds -----------------------------------------------------------------------------
 
@@ -178,7 +179,7 @@ class Outbox:
     ) -> Enqueued:
         """Write a task in the session's own transaction; it starts after the commit, never before.
 
-        The keywords are those of `shared.outbox.enqueue.Options`: tenant_id, region, priority (0
+        The keywords are those of `shared.outbox.options.Options`: tenant_id, region, priority (0
         first, to 3), delay_seconds or due_at, dedupe_key, idempotency_key, parent_id, trace_parent,
         max_attempts.
         """
@@ -206,13 +207,16 @@ class Outbox:
             if self._producing_pid:
                 raise RuntimeError("this outbox was started before a fork; make one per process")
             self._producing_pid = os.getpid()
+            if self._producing_pid != self._made_in_pid:
+                # Made before a fork, started after it: no two processes may share a name.
+                self.context.rename(node_name())
             self._dispatcher.start()
             self._nodes = NodeWriter(self.context, version=self._version)
             self._pulse = Pulse("outbox-pulse")
             self._pulse.every(self.settings.credit_seconds / 2, self._wallet.refresh)
             self._pulse.every(self.settings.node_seconds, self._write_node)
             self._pulse.start()
-            self._enqueuer.is_producing = True
+            self._enqueuer.begin()
             atexit.register(self.close, 2.0)
 
     # -- consuming -------------------------------------------------------------------------
@@ -286,7 +290,12 @@ class Outbox:
         return self._worker is None or self._worker.drain(seconds)
 
     def close(self, seconds: float = 5.0) -> bool:
-        """Stop every thread of this outbox; True when all ended in time. May be called twice."""
+        """Stop every thread of this outbox; True when all ended in time. May be called twice.
+
+        In a process forked from the one that started it there is nothing to stop.
+        """
+        if self._producing_pid not in (0, os.getpid()):
+            return True
         ok = True
         worker, self._worker = self._worker, None
         if worker is not None:
@@ -410,7 +419,12 @@ class Outbox:
 class _Nowhere:
     """Takes what follows a commit and does nothing with it: the rows wait to be run inline."""
 
-    def submit(self, dispatches: Sequence[Dispatch], lanes: Sequence[LaneNote]) -> None:
+    def submit(
+        self,
+        dispatches: Sequence[Dispatch],
+        lanes: Sequence[LaneNote],
+        late_seconds: float = 0.0,
+    ) -> None:
         """Drop it."""
 
 

@@ -72,7 +72,9 @@ class NoDispatcher:
     def __init__(self) -> None:
         self.lanes: list[Any] = []
 
-    def submit(self, dispatches: Sequence[Any], lanes: Sequence[Any]) -> None:
+    def submit(
+        self, dispatches: Sequence[Any], lanes: Sequence[Any], late_seconds: float = 0.0
+    ) -> None:
         """Keep it."""
         self.lanes.extend(lanes)
 

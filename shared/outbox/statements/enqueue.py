@@ -12,9 +12,11 @@ ROW = (
     "({p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, "
     "{now_plus}, {now_plus}, {now_plus}, {now})"
 )
-#: Due at a moment that the caller names.
+#: Due at a moment that the caller names. One that has passed counts as now by the database's clock,
+#: so that the scans' bounds hold, whatever the caller's clock says.
 ROW_AT = (
-    "({p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {now_plus}, {now})"
+    "({p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, "
+    "{now_or_later}, {now_or_later}, {now_plus}, {now})"
 )
 INSERT = "INSERT INTO tasks (" + COLUMNS + ") VALUES "
 

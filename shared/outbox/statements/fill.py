@@ -75,6 +75,10 @@ LOWER_LANE = (
     "UPDATE lanes SET watermark = {least}(watermark, {p}), version = version + 1, "
     "touched_at = {now} WHERE queue = {p} AND region = {p} AND tenant_id = {p} AND priority = {p}"
 )
+LOWER_LANE_BY = (
+    "UPDATE lanes SET watermark = {least}(watermark, {now_plus}), version = version + 1, "
+    "touched_at = {now} WHERE queue = {p} AND region = {p} AND tenant_id = {p} AND priority = {p}"
+)
 MOVE_LANE = (
     "UPDATE lanes SET watermark = {p}, touched_at = {now} WHERE queue = {p} AND region = {p} "
     "AND tenant_id = {p} AND priority = {p} AND version = {p}"
