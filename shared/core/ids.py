@@ -13,4 +13,5 @@ def new_id() -> str:
 
 def node_name() -> str:
     """Return a name for this process: host, process id and a random part."""
-    return f"{socket.gethostname()[:24]}-{os.getpid()}-{os.urandom(3).hex()}"
+    host = socket.gethostname()[:24].encode("ascii", "replace").decode("ascii")
+    return f"{host}-{os.getpid()}-{os.urandom(3).hex()}"

@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry as RedisRetry
 from sqlalchemy.orm import Session
 
+from shared.core.clock import Deadline
 from shared.core.errors import ConflictError, UnavailableError
 from shared.core.ids import node_name
 from shared.outbox.answers import Answers
@@ -50,6 +51,10 @@ if TYPE_CHECKING:
     from shared.outbox.compensator import Compensator
 
 H = TypeVar("H", bound=Handler)
+#: Seconds that each part may still have when the time to close is over.
+_LAST_SECONDS = 0.5
+#: Characters of a node's name: an owner is that and 17 more.
+_MAX_NODE = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,8 @@ class Outbox:
         version: str = "",
         inline: bool = False,
     ) -> None:
+        if node is not None and not (node.isascii() and 0 < len(node) <= _MAX_NODE):
+            raise ValueError(f"node must be ASCII of 1 to {_MAX_NODE} characters: {node!r}")
         self.settings = settings or OutboxSettings()
         self._redis_url = redis_url
         self._version = version
@@ -212,7 +219,7 @@ class Outbox:
                 self.context.rename(node_name())
             self._dispatcher.start()
             self._nodes = NodeWriter(self.context, version=self._version)
-            self._pulse = Pulse("outbox-pulse")
+            self._pulse = Pulse("outbox-pulse", at_end=self._nodes.remove)
             self._pulse.every(self.settings.credit_seconds / 2, self._wallet.refresh)
             self._pulse.every(self.settings.node_seconds, self._write_node)
             self._pulse.start()
@@ -292,23 +299,24 @@ class Outbox:
     def close(self, seconds: float = 5.0) -> bool:
         """Stop every thread of this outbox; True when all ended in time. May be called twice.
 
+        A database or a Redis that does not answer is not waited for any longer.
+
         In a process forked from the one that started it there is nothing to stop.
         """
         if self._producing_pid not in (0, os.getpid()):
             return True
-        ok = True
+        ok, end = True, Deadline(seconds)
         worker, self._worker = self._worker, None
         if worker is not None:
             ok = worker.close(seconds)
         self._enqueuer.is_producing = False
         if self._producing_pid == os.getpid() and not self._is_inline:
             atexit.unregister(self.close)
-            ok = self._dispatcher.close(seconds) and ok
+            ok = self._dispatcher.close(max(_LAST_SECONDS, end.remaining(seconds))) and ok
             pulse, self._pulse = self._pulse, None
             if pulse is not None:
-                ok = pulse.close(min(seconds, 2.0)) and ok
-            if self._nodes is not None:
-                self._nodes.remove()
+                # The row in `nodes` goes with it.
+                ok = pulse.close(max(_LAST_SECONDS, end.remaining(2.0))) and ok
         self.context.redis.close()
         return ok
 

@@ -21,10 +21,14 @@ class _Duty:
 
 
 class Pulse:
-    """Calls each duty every so often. A duty that fails is logged and called again next time."""
+    """Calls each duty every so often, and `at_end` once it is closed.
 
-    def __init__(self, name: str) -> None:
+    A duty that fails is logged and called again next time.
+    """
+
+    def __init__(self, name: str, *, at_end: Callable[[], None] = lambda: None) -> None:
         self._name = name
+        self._at_end = at_end
         self._duties: list[_Duty] = []
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -58,3 +62,7 @@ class Pulse:
                         _log.warning("duty_failed", thread=self._name, error=repr(error))
             wait = min((duty.next_at for duty in self._duties), default=now + 1) - monotonic()
             self._stopping.wait(max(0.01, wait))
+        try:
+            self._at_end()
+        except Exception as error:
+            _log.warning("duty_failed", thread=self._name, error=repr(error))

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.core.clock import monotonic
 from shared.core.errors import InvalidError
 from shared.outbox import Kind, backlog, enqueue
 from shared.outbox.credits import credits_key
@@ -20,7 +21,7 @@ from shared.outbox.dialect import prepare
 from shared.outbox.filler import Filler
 from shared.outbox.lanes import LaneKey
 from shared.outbox.outbox import Outbox
-from shared.outbox.schema import metadata, tasks
+from shared.outbox.schema import metadata, nodes, tasks
 from tests.support.eventually import eventually
 from tests.support.filling import add, clock, consume, in_state, read_lanes
 from tests.support.outbox import Bench, NoCredits, Touch
@@ -139,6 +140,26 @@ def test_a_child_that_ends_lets_the_outbox_of_its_parent_be(outbox: Outbox) -> N
     with Session(outbox.engine) as session, session.begin():
         outbox.enqueue(session, NOTE, Note(text="y"))
     assert texts(outbox.engine) == ["x", "y"]
+
+
+def test_closing_does_not_wait_for_a_database_that_does_not_answer(outbox: Outbox) -> None:
+    outbox.start_producer()
+    query = sa.select(sa.func.count()).select_from(nodes)
+    with Session(outbox.engine.execution_options(read_only=True)) as session:
+        eventually(lambda: session.scalar(query) or session.rollback())
+    with outbox.engine.begin() as connection:
+        connection.execute(sa.update(nodes).values(version="locked"))
+        began = monotonic()
+        assert not outbox.close(1.0)
+        assert monotonic() - began < 4
+    assert outbox.close(1.0)
+
+
+@pytest.mark.parametrize("node", ["", "n" * 64, "bücher"])
+def test_a_node_name_that_no_owner_could_hold_is_refused(tmp_path: Path, node: str) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'tasks.db'}")
+    with pytest.raises(ValueError, match="node"):
+        Outbox(engine, "redis://127.0.0.1:1/0", node=node)
 
 
 # -- clocks ----------------------------------------------------------------------------------
