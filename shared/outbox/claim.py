@@ -71,6 +71,7 @@ class Claimer:
         owner = f"{self._context.node}:{new_id()[:16]}"
         patience = Deadline(self._context.settings.claim_patience_seconds)
         failpoint("claim.before")
+        first_sent_at = monotonic()
         while True:
             sent_at = monotonic()
             try:
@@ -87,14 +88,16 @@ class Claimer:
         failpoint("claim.after")
         self.is_database_up = True
         claim = Claim()
-        lease_ends = sent_at + self._context.settings.lease_seconds
+        lease_seconds = self._context.settings.lease_seconds
         waits: list[float] = []
         for row in rows:
             task_id = int(row[0])
             if task_id not in taken:
                 continue
             message = by_id[task_id]
-            execution = self._execution(row, taken[task_id], owner, message, lease_ends)
+            # A row that ran already was won by an earlier try, and so is its lease.
+            began = first_sent_at if row[1] == State.RUNNING.value else sent_at
+            execution = self._execution(row, taken[task_id], owner, message, began + lease_seconds)
             claim.executions.append(execution)
             claim.messages.append(message)
             waits.append(max(0, row[19] or 0) / 1e6)
@@ -129,7 +132,10 @@ class Claimer:
                 int(row[0])
             ].kwargs.get("dispatch_id"):
                 waiting.append(row)
-        suspect = next((int(row[0]) for row in waiting if row[14] > SUSPECT_RECOVERIES), None)
+        mine = [row for row in rows if int(row[0]) in won]
+        suspect = next(
+            (int(row[0]) for row in (*mine, *waiting) if row[14] > SUSPECT_RECOVERIES), None
+        )
         if suspect is not None:
             self._postpone(cursor, [row for row in waiting if int(row[0]) != suspect])
             waiting = [row for row in waiting if int(row[0]) == suspect]
