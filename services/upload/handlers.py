@@ -68,8 +68,8 @@ def _candidates(upload: Upload) -> Sequence[Candidate]:
             Candidate(
                 name,
                 is_enabled=is_enabled,
-                is_ready=opened.breaker.ready(),
-                opens_in_seconds=opened.breaker.retry_after_seconds(),
+                is_ready=opened.ready(),
+                opens_in_seconds=opened.retry_after_seconds(),
             )
         )
     return candidates

@@ -110,12 +110,21 @@ class Breaker:
     def watch(self) -> Iterator[None]:
         """Let the body pass and report how it went."""
         self.enter()
+        with self.report():
+            yield
+
+    @contextmanager
+    def report(self, *, is_fair: bool = True) -> Iterator[None]:
+        """Report how the body went, which is under way already: an open breaker does not stop it.
+
+        What is not fair to the channel says nothing when it fails.
+        """
         try:
             yield
         except BaseException as error:
-            if harms_channel(error):
+            if harms_channel(error) and is_fair:
                 self.failed()
-            elif _says_nothing(error):
+            elif harms_channel(error) or _says_nothing(error):
                 self.unclear()
             else:
                 self.succeeded()

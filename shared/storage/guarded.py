@@ -1,25 +1,46 @@
-"""A channel behind its breaker: each call reports how it went, none passes while it is open."""
+"""A channel behind its breakers: each call reports how it went, none passes while they are open.
+
+What brings bytes has a breaker of its own: a channel that is full still gives, and must let go of,
+what it holds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from shared.core.clock import Deadline
+from shared.core.clock import Deadline, monotonic
 from shared.storage.body import Body
 from shared.storage.breaker import Breaker
 from shared.storage.channel import Capabilities, Channel, Entry, Found, OpenUpload, Part, Stored
 
 T = TypeVar("T")
 
+#: A reader that takes longer between two chunks may find its connection closed by the provider,
+#: who is not to blame.
+SLOW_READER_SECONDS = 5.0
+
 
 class GuardedChannel:
-    """See Channel; raises BreakerOpen without touching the network while the breaker is open."""
+    """See Channel; raises BreakerOpen without touching the network while a breaker is open.
 
-    def __init__(self, inner: Channel, breaker: Breaker) -> None:
+    `reads` guards all that brings no bytes; without it `breaker` guards everything.
+    """
+
+    def __init__(
+        self,
+        inner: Channel,
+        breaker: Breaker,
+        *,
+        reads: Breaker | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._inner = inner
-        self._watch = breaker.watch
+        self._watch_writes = breaker.watch
+        self._reads = reads or breaker
+        self._watch = self._reads.watch
+        self._clock = clock
 
     @property
     def name(self) -> str:
@@ -38,14 +59,14 @@ class GuardedChannel:
 
     def prepare(self, *, deadline: Deadline) -> None:
         """See Channel.prepare."""
-        with self._watch():
+        with self._watch_writes():
             self._inner.prepare(deadline=deadline)
 
     def put(
         self, key: str, body: Body, *, sha256: str, if_absent: bool = False, deadline: Deadline
     ) -> Stored:
         """See Channel.put."""
-        with self._watch():
+        with self._watch_writes():
             return self._inner.put(key, body, sha256=sha256, if_absent=if_absent, deadline=deadline)
 
     @contextmanager
@@ -57,7 +78,7 @@ class GuardedChannel:
         with self._watch():
             chunks = opening.__enter__()
         try:
-            yield self._each(chunks)
+            yield self._each_read(chunks)
         finally:
             opening.__exit__(None, None, None)
 
@@ -79,19 +100,19 @@ class GuardedChannel:
 
     def copy(self, source: str, key: str, *, deadline: Deadline) -> Stored:
         """See Channel.copy."""
-        with self._watch():
+        with self._watch_writes():
             return self._inner.copy(source, key, deadline=deadline)
 
     def create_upload(self, key: str, *, sha256: str = "", deadline: Deadline) -> str:
         """See Channel.create_upload."""
-        with self._watch():
+        with self._watch_writes():
             return self._inner.create_upload(key, sha256=sha256, deadline=deadline)
 
     def put_part(
         self, key: str, upload_id: str, number: int, body: Body, *, offset: int, deadline: Deadline
     ) -> Part:
         """See Channel.put_part."""
-        with self._watch():
+        with self._watch_writes():
             return self._inner.put_part(
                 key, upload_id, number, body, offset=offset, deadline=deadline
             )
@@ -106,7 +127,7 @@ class GuardedChannel:
         self, key: str, upload_id: str, parts: Sequence[Part], *, deadline: Deadline
     ) -> Stored:
         """See Channel.complete_upload."""
-        with self._watch():
+        with self._watch_writes():
             return self._inner.complete_upload(key, upload_id, parts, deadline=deadline)
 
     def abort_upload(self, key: str, upload_id: str, *, deadline: Deadline) -> None:
@@ -134,9 +155,21 @@ class GuardedChannel:
 
     def _each(self, items: Iterator[T]) -> Iterator[T]:
         while True:
-            with self._watch():
+            with self._reads.report():
                 try:
                     item = next(items)
                 except StopIteration:
                     return
             yield item
+
+    def _each_read(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        idle_seconds = 0.0
+        while True:
+            with self._reads.report(is_fair=idle_seconds <= SLOW_READER_SECONDS):
+                try:
+                    chunk = next(chunks)
+                except StopIteration:
+                    return
+            given_at = self._clock()
+            yield chunk
+            idle_seconds = self._clock() - given_at

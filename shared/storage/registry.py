@@ -21,10 +21,14 @@ _PARALLEL_PARTS = {"file": 1, "s3": 2}
 
 @dataclass(frozen=True, slots=True)
 class OpenChannel:
-    """A channel with what goes with it; `channel` is guarded by `breaker`."""
+    """A channel with what goes with it.
+
+    `breaker` tells whether it may be sent bytes, `read_breaker` whether it may be asked for them.
+    """
 
     channel: Channel
     breaker: Breaker
+    read_breaker: Breaker
     part_bytes: int
     parallel_parts: int
     upload_limit: TokenBucket | None
@@ -35,19 +39,31 @@ class OpenChannel:
         """The channel's name."""
         return self.channel.name
 
+    def ready(self) -> bool:
+        """Tell whether bytes may be sent and proven now; changes nothing."""
+        return self.breaker.ready() and self.read_breaker.ready()
+
+    def retry_after_seconds(self) -> float:
+        """Return the seconds until they may."""
+        return max(self.breaker.retry_after_seconds(), self.read_breaker.retry_after_seconds())
+
     @classmethod
     def around(cls, channel: Channel, tuning: Tuning | None = None) -> OpenChannel:
         """Put breaker and limits around a bare channel."""
         tuning = tuning or Tuning()
-        breaker = Breaker(
-            channel.name,
-            failures=tuning.breaker_failures,
-            open_seconds=tuning.breaker_open_seconds,
+        breaker, read_breaker = (
+            Breaker(
+                channel.name,
+                failures=tuning.breaker_failures,
+                open_seconds=tuning.breaker_open_seconds,
+            )
+            for _ in range(2)
         )
         rate = tuning.bandwidth_bytes_per_second
         return cls(
-            channel=GuardedChannel(channel, breaker),
+            channel=GuardedChannel(channel, breaker, reads=read_breaker),
             breaker=breaker,
+            read_breaker=read_breaker,
             part_bytes=tuning.part_bytes,
             parallel_parts=tuning.parallel_parts or _PARALLEL_PARTS.get(channel.kind, 1),
             upload_limit=TokenBucket(rate) if rate else None,

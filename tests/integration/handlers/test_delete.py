@@ -14,7 +14,7 @@ from shared.catalog.locking import lock_blob
 from shared.catalog.models import Blob, HolderKind, Location
 from shared.core.clock import Deadline
 from shared.core.errors import ShuttingDown
-from shared.storage.errors import ChannelUnavailable
+from shared.storage.errors import ChannelFull, ChannelUnavailable
 from tests.support.handlers import Stand
 from tests.support.outbox import Thread
 
@@ -233,10 +233,25 @@ def test_open_breaker_parks_without_counting_a_failure(stand: Stand, bucket: int
     found = stand.channels.find("a")
     assert found is not None
     for _ in range(3):
-        found[0].breaker.failed()
+        found[0].read_breaker.failed()
     assert stand.work(only_delete(stand)) == "scheduled"
     (location,) = stand.locations(blob_id)
     assert (location.state, location.tries) == ("delete_failed", 0)
+
+
+def test_channel_that_is_full_lets_go_of_what_it_holds(stand: Stand, bucket: int) -> None:
+    blob_id = stored(stand, bucket)
+    stand.channels.faulty["a"].fail_always(ChannelFull("full"), "put")
+    for number in range(3):
+        stand.work(stand.put(bucket, f"{number}.txt", b"more %d" % number).task_id)
+    found = stand.channels.find("a")
+    assert found is not None
+    assert not found[0].breaker.ready()
+    with found[0].channel.get(stand.locations(blob_id)[0].key, deadline=Deadline(5)) as chunks:
+        assert b"".join(chunks)
+    stand.remove(bucket, "a.txt")
+    assert stand.work(only_delete(stand)) == "completed"
+    assert stand.blob(blob_id).state == "deleted"
 
 
 def test_bytes_gone_already_are_fine(stand: Stand, bucket: int) -> None:

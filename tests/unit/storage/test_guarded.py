@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shared.storage.breaker import Breaker
-from shared.storage.errors import BreakerOpen, ChannelUnavailable
+from shared.storage.errors import BreakerOpen, ChannelFull, ChannelUnavailable
 from shared.storage.faulty import FaultyChannel
 from shared.storage.file import FileChannel
 from shared.storage.guarded import GuardedChannel
@@ -78,3 +78,36 @@ def test_a_read_that_breaks_in_the_middle_is_counted(
         with pytest.raises(ChannelUnavailable):
             next(chunks)
     assert breaker.state == "open"
+
+
+def test_channel_that_is_full_still_gives_what_it_holds(inner: FaultyChannel) -> None:
+    breaker, reads = Breaker("disk", failures=1), Breaker("disk", failures=1)
+    channel = GuardedChannel(inner, breaker, reads=reads)
+    inner.fail_always(ChannelFull("full"), "put")
+    with pytest.raises(ChannelFull):
+        put(channel, "other", b"abc")
+    with pytest.raises(BreakerOpen):
+        put(channel, "other", b"abc")
+    assert read(channel, "key") == b"abc"
+    channel.delete("key", deadline=soon())
+    assert (breaker.state, reads.state) == ("open", "closed")
+
+
+def test_read_under_way_goes_on_when_others_open_the_breaker(inner: FaultyChannel) -> None:
+    breaker = Breaker("disk", failures=1)
+    channel = GuardedChannel(inner, breaker)
+    with channel.get("key", deadline=soon()) as chunks:
+        breaker.failed()
+        assert next(chunks) == b"abc"
+
+
+def test_reader_that_took_its_time_blames_nobody(inner: FaultyChannel) -> None:
+    now = 0.0
+    breaker = Breaker("disk", failures=1)
+    channel = GuardedChannel(inner, breaker, clock=lambda: now)
+    with channel.get("key", length=10, deadline=soon()) as chunks:
+        assert next(chunks) == b"abc"
+        now += 60.0
+        with pytest.raises(ChannelUnavailable):
+            next(chunks)
+    assert breaker.state == "closed"

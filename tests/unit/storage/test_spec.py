@@ -144,7 +144,8 @@ def test_the_breaker_of_a_channel_guards_its_calls(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(ChannelUnavailable):
             opened.channel.head("key", deadline=Deadline(5))
-    assert not opened.breaker.ready()
+    assert not opened.ready()
+    assert opened.retry_after_seconds() > 0
     with pytest.raises(BreakerOpen):
         opened.channel.head("key", deadline=Deadline(5))
 
