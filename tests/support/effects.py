@@ -60,6 +60,8 @@ EFFECT = Kind(
 )
 #: Returns nothing: the finisher completes it.
 PLAIN = Kind(name="effects.plain", payload=Work, max_recoveries=50)
+#: Fails after few lost leases: for tasks that kill their workers.
+DEADLY = Kind(name="effects.deadly", payload=Work, max_recoveries=2)
 
 
 class AllCredits:
@@ -96,14 +98,14 @@ def settings_for(lease_seconds: float) -> OutboxSettings:
 def build(
     database_url: str, redis_url: str, namespace: str, *, lease_seconds: float = 3.0
 ) -> Outbox:
-    """Return an outbox that knows both kinds."""
+    """Return an outbox that knows all kinds."""
     outbox = Outbox(
         sa.create_engine(database_url, pool_size=20),
         redis_url,
         namespace=namespace,
         settings=settings_for(lease_seconds),
     )
-    outbox.register(EFFECT, PLAIN)
+    outbox.register(EFFECT, PLAIN, DEADLY)
     return outbox
 
 
@@ -129,6 +131,10 @@ def attach(outbox: Outbox) -> None:
                     task_id=execution.task.id, fence=execution.fence, pid=os.getpid()
                 )
             )
+
+    @outbox.handler(DEADLY)
+    def deadly(execution: Execution, payload: Work) -> None:
+        begin(execution, payload)
 
     @outbox.handler(PLAIN)
     def plain(execution: Execution, payload: Work) -> None:
