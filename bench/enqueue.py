@@ -60,7 +60,7 @@ def per_second(count: int, work: Callable[[], None]) -> float:
 
 def values() -> tuple[object, ...]:
     """Return the values of one row."""
-    body = '{"v":1,"p":{"number":1,"sent_at":0.0}}'
+    body = '{"v":1,"p":{"number":1}}'
     return ("bench", "", "bench.nothing", "", "dispatching", 1, body, 12, uuid.uuid4().hex)
 
 
@@ -108,7 +108,7 @@ def enqueue_rates(stage_: Stage) -> dict[str, list[float]]:
 def _settle(outbox: Outbox) -> None:
     # What the dispatcher has left to do belongs to no other measurement.
     while outbox._dispatcher._items.qsize() or outbox._dispatcher._unmarked:
-        time.sleep(0.005)
+        time.sleep(0.05)
 
 
 def dramatiq_sends(redis_url: str) -> float:
@@ -146,12 +146,17 @@ def our_latency(stage_: Stage) -> list[float]:
     try:
         workers.go()
         time.sleep(4)  # nodes are seen, credits are dealt
-        for _ in range(RARE):
+        committed_at: dict[int, float] = {}
+        for number in range(RARE):
             with Session(outbox.context.db.engine) as session, session.begin():
-                payload = Nothing(sent_at=time.time())
-                outbox.enqueue(session, NOTHING, payload)
+                outbox.enqueue(session, NOTHING, Nothing(number=number))
+            committed_at[number] = time.time()
             time.sleep(RARE_EVERY)
-        return _collect(client, "ours")
+        started = _collect(client, "ours")
+        return sorted(
+            float(at) - committed_at[int(number)]
+            for number, at in (value.split(b":") for value in started)
+        )
     finally:
         workers.stop()
         stopping()
@@ -179,17 +184,18 @@ def celery_latency(redis_url: str) -> list[float]:
         for _ in range(RARE):
             app.send_task("bench.rare", args=[time.time()])
             time.sleep(RARE_EVERY)
-        return _collect(client, "celery-latency")
+        return sorted(float(value) for value in _collect(client, "celery-latency"))
     finally:
         process.terminate()
         process.wait(30)
 
 
-def _collect(client: redis.Redis, key: str) -> list[float]:
+def _collect(client: redis.Redis, key: str) -> list[bytes]:
     end = time.monotonic() + 20
     while client.llen(key) < RARE and time.monotonic() < end:
         time.sleep(0.05)
-    return sorted(float(value) for value in client.lrange(key, 0, -1))
+    found: list[bytes] = client.lrange(key, 0, -1)
+    return found
 
 
 def _thread(run: Callable[..., None]) -> Callable[[], None]:

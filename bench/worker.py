@@ -15,7 +15,6 @@ class Nothing(pydantic.BaseModel):
     """The payload of a task that does nothing."""
 
     number: int = 0
-    sent_at: float = 0.0
 
 
 def main() -> None:
@@ -61,7 +60,7 @@ def run_outbox(args: argparse.Namespace, stopping: threading.Event) -> None:
     @outbox.task("bench.nothing", payload=Nothing)
     def nothing(_execution: Execution, payload: Nothing) -> None:
         if args.latency_key:
-            client.rpush(args.latency_key, time.time() - payload.sent_at)
+            client.rpush(args.latency_key, f"{payload.number}:{time.time()}")
 
     say_ready_and_wait()
     outbox.start_worker(threads=args.threads)

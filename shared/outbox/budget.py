@@ -10,6 +10,10 @@ import threading
 
 from shared.core.clock import monotonic
 
+#: Of tasks shorter than this a claim waits for half of the threads to be idle ...
+QUICK_SECONDS = 0.005
+#: ... but no longer than this: the others may have something longer in hand.
+GATHER_SECONDS = 0.01
 #: Weight of the newest measurement in the running mean of execution times.
 _NEWEST = 0.2
 
@@ -58,32 +62,41 @@ class Budget:
         queue of quick tasks, whose bulk in hand always exceeds the threads, starves none of slow
         ones.
         """
-        end = monotonic() + timeout_seconds
+        begin = monotonic()
+        end = begin + timeout_seconds
         with self._condition:
             if is_owed:
                 self._turns.append(queue_name)
             try:
                 while True:
-                    room = self._room(queue_name)
+                    now = monotonic()
+                    gathering = begin + GATHER_SECONDS - now
+                    room = self._room(queue_name, is_gathering=gathering > 0)
                     if room:
                         self._held += room
                         return room
-                    left = end - monotonic()
-                    if left <= 0:
+                    if now >= end:
                         return 0
-                    self._condition.wait(left)
+                    left = end - now
+                    self._condition.wait(min(left, gathering) if gathering > 0 else left)
             finally:
                 if is_owed:
                     self._turns.remove(queue_name)
                     if self._turns:
                         self._condition.notify_all()
 
-    def _room(self, queue_name: str) -> int:
+    def _room(self, queue_name: str, *, is_gathering: bool) -> int:
         if self._turns and self._turns[0] != queue_name:
             return 0
         total = self.threads * (1 + self.ahead(queue_name))
         room = total - self._held
-        worthwhile = 1 if total <= self.threads else max(1, total // 2)
+        if total > self.threads:
+            worthwhile = total // 2
+        elif is_gathering and self._means.get(queue_name, QUICK_SECONDS) < QUICK_SECONDS:
+            worthwhile = self.threads // 2
+        else:
+            worthwhile = 1
+        worthwhile = max(1, worthwhile)
         return room if room >= worthwhile else 0
 
     def give(self, count: int) -> bool:

@@ -38,9 +38,13 @@ BATCH = 500
 #: Messages kept for another push while Redis is away; the rest is left to the scans.
 MAX_KEPT = 10_000
 #: Seconds to gather, in a stream of commits, what comes next: fifty cost as much as one.
-GATHER_SECONDS = 0.002
-#: Seconds until pushed rows are marked. A worker needs no mark, so marks may wait and go together.
-MARK_DELAY_SECONDS = 0.05
+GATHER_SECONDS = 0.005
+#: Seconds until pushed rows are marked. A worker needs no mark, and rows taken meanwhile
+#: cost none; so marks wait, unless somebody follows the rows by their events ...
+MARK_DELAY_SECONDS = 1.0
+EVENTFUL_DELAY_SECONDS = 0.05
+#: ... or there are this many of them.
+MAX_UNMARKED = 10_000
 #: Seconds between looks at Redis while it is away.
 RETRY_SECONDS = 0.5
 #: Seconds that a refused message waits before it is due again.
@@ -62,7 +66,7 @@ class Dispatcher:
         self._unmarked: list[Dispatch] = []
         #: How long before its commit the oldest row was written that lanes are noted for.
         self._late_seconds = 0.0
-        self._mark_at = 0.0
+        self._pushed_at = self._mark_at = 0.0
         self._last_turn = 0.0
         self._outage = Outage(_log, "dispatch_redis")
         self._gather = threading.Event()
@@ -134,11 +138,11 @@ class Dispatcher:
 
     def _patience(self, *, has_kept: bool) -> float | None:
         if self._unmarked:
-            return max(0.0, self._mark_at - monotonic())
+            return max(0.0, min(self._mark_at - monotonic(), RETRY_SECONDS))
         return RETRY_SECONDS if has_kept else None
 
     def _is_mark_due(self) -> bool:
-        return len(self._unmarked) >= BATCH or monotonic() >= self._mark_at
+        return len(self._unmarked) >= MAX_UNMARKED or monotonic() >= self._mark_at
 
     def _turn(self, dispatches: list[Dispatch], lanes: list[LaneNote]) -> None:
         margin = self._context.settings.dispatch_margin_seconds
@@ -171,16 +175,22 @@ class Dispatcher:
         self._outage.back()
         failpoint("dispatch.before_mark")
         if not self._unmarked:
-            self._mark_at = monotonic() + MARK_DELAY_SECONDS
+            self._pushed_at = monotonic()
+            is_watched = bool(self._context.kinds.with_events())
+            delay = EVENTFUL_DELAY_SECONDS if is_watched else MARK_DELAY_SECONDS
+            self._mark_at = self._pushed_at + delay
         self._unmarked.extend(batch)
 
     def _mark_pushed(self) -> None:
         pushed, self._unmarked = self._unmarked, []
+        # The scan looks for their messages as soon as if they had been marked at once.
+        age = monotonic() - self._pushed_at
+        grace = max(0.0, self._context.settings.dispatched_grace_seconds - age)
         for start in range(0, len(pushed), BATCH):
             self._mark(
                 statements.MARK_DISPATCHED,
                 State.DISPATCHED,
-                self._context.settings.dispatched_grace_seconds,
+                grace,
                 pushed[start : start + BATCH],
             )
 
