@@ -75,7 +75,11 @@ class User:
             self._dice.choices(chosen, weights)[0]()
 
     def _work(self) -> Work:
-        return Work(seconds=self._dice.choice((0.0, 0.0, 0.0, 0.05, 0.3, 0.8)))
+        # Who never asks goes on after a freeze as if nothing had been: only the fence stops it.
+        return Work(
+            seconds=self._dice.choice((0.0, 0.0, 0.05, 0.3, 0.8, 1.5)),
+            heedless=self._dice.random() < 0.5,
+        )
 
     def _one(self) -> None:
         kind = self._dice.choice((EFFECT, EFFECT, PLAIN))
@@ -201,9 +205,9 @@ class Weather:
     def rage(self, seconds: float) -> None:
         """Do one thing after the other for so long."""
         acts: list[tuple[Callable[[], None], int]] = [
-            (self._kill_one, 5),
+            (self._kill_one, 4),
             (self._kill_all, 1),
-            (self._freeze, 4),
+            (self._freeze, 6),
             (self._flush, 2),
             (self._restart_redis, 2),
             (self._remember_redis, 3),

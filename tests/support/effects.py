@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Self
 
@@ -45,9 +46,10 @@ starts = sa.Table(
 
 
 class Work(pydantic.BaseModel):
-    """How long the handler takes, and how it dies, if it does."""
+    """How long the handler takes, whether it asks meanwhile, and how it dies, if it does."""
 
     seconds: float = 0.0
+    heedless: bool = False
     deadly: bool = False
 
 
@@ -119,7 +121,9 @@ def attach(outbox: Outbox) -> None:
             connection.execute(sa.insert(starts).values(**values))
         if payload.deadly:
             os.kill(os.getpid(), signal.SIGKILL)
-        if payload.seconds:
+        if payload.seconds and payload.heedless:
+            time.sleep(payload.seconds)
+        elif payload.seconds:
             execution.wait(payload.seconds)
 
     @outbox.handler(EFFECT)
