@@ -56,18 +56,29 @@ class Database:
             sa.exc.TimeoutError,
         )
 
-    def cursor_in(self, session: Session) -> Any:
-        """Return a driver's cursor in a Session's own transaction on this database.
+    @contextmanager
+    def cursor_in(self, session: Session) -> Iterator[Any]:
+        """Give a driver's cursor in a Session's own transaction on this database.
 
-        Raises InvalidError for a Session of another database. One with several binds names this
-        one for the outbox's table `tasks`, if it is not the Session's own.
+        The driver's errors come out as SQLAlchemy's, as from everything else in a Session. Raises
+        InvalidError for a Session of another database. One with several binds names this one for
+        the outbox's table `tasks`, if it is not the Session's own.
         """
+        connection = self._connection_in(session)
+        cursor = connection.connection.cursor()
         try:
+            yield cursor
+        except self.engine.dialect.loaded_dbapi.Error as error:
+            raise self._translated(error, connection) from error
+        finally:
+            cursor.close()
+
+    def _connection_in(self, session: Session) -> sa.Connection:
+        connection: sa.Connection | None = None
+        with suppress(sa.exc.UnboundExecutionError):
             connection = session.connection()
             if connection.engine is self.engine:
-                return connection.connection.cursor()
-        except sa.exc.UnboundExecutionError:
-            connection = None
+                return connection
         if connection is None or not self._is_mine(connection.engine):
             try:
                 connection = session.connection(bind_arguments={"clause": tasks})
@@ -78,7 +89,25 @@ class Database:
                 f"the session writes to {connection.engine.url!r}, not to this outbox's "
                 f"{self.engine.url!r}: {_HINT}"
             )
-        return connection.connection.cursor()
+        return connection
+
+    def _translated(self, error: Exception, connection: sa.Connection) -> sa.exc.DBAPIError:
+        dialect = self.engine.dialect
+        is_lost = dialect.is_disconnect(error, None, None)  # type: ignore[arg-type]
+        if is_lost:
+            # Or the rollback that follows would fail too, and hide this error.
+            connection.invalidate(error)
+        found = sa.exc.DBAPIError.instance(
+            "INSERT INTO tasks ...",
+            None,
+            error,
+            dialect.loaded_dbapi.Error,
+            hide_parameters=True,
+            connection_invalidated=is_lost,
+            dialect=dialect,
+        )
+        assert isinstance(found, sa.exc.DBAPIError)
+        return found
 
     def _is_mine(self, engine: sa.Engine) -> bool:
         if engine is self.engine or engine.pool is self.engine.pool:

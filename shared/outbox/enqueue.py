@@ -125,8 +125,7 @@ class Enqueuer:
         chosen = Options(**options) if options else _DEFAULTS
         body = kind.dump(payload)
         after = _after_commit_of(session, self._after_commit)
-        cursor = self._db.cursor_in(session)
-        try:
+        with self._db.cursor_in(session) as cursor:
             if chosen.dedupe_key is not None or chosen.idempotency_key is not None:
                 found = self._find(cursor, kind, chosen)
                 if found is not None:
@@ -143,8 +142,6 @@ class Enqueuer:
             task_id = int(cursor.lastrowid)
             if kind.events:
                 self._record_birth(cursor, [(task_id, row)])
-        finally:
-            cursor.close()
         self._remember(after, kind, chosen, row, task_id)
         return Enqueued(task_id, created=True)
 
@@ -165,10 +162,9 @@ class Enqueuer:
             raise InvalidError("enqueue_many takes no dedupe_key and no idempotency_key")
         bodies = [kind.dump(payload) for payload in payloads]
         after = _after_commit_of(session, self._after_commit)
-        cursor = self._db.cursor_in(session)
         mark = self._row if chosen.due_at is None else self._row_at
         answers: list[Enqueued] = []
-        try:
+        with self._db.cursor_in(session) as cursor:
             for batch in _batches(bodies):
                 rows = [self._values(kind, body, chosen) for body in batch]
                 cursor.execute(
@@ -181,8 +177,6 @@ class Enqueuer:
                 for task_id, row in born:
                     self._remember(after, kind, chosen, row, task_id)
                     answers.append(Enqueued(task_id, created=True))
-        finally:
-            cursor.close()
         return answers
 
     def _record_birth(self, cursor: Any, born: Sequence[tuple[int, list[Any]]]) -> None:

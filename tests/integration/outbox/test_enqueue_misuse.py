@@ -22,9 +22,11 @@ from shared.outbox.filler import Filler
 from shared.outbox.lanes import LaneKey
 from shared.outbox.outbox import Outbox
 from shared.outbox.schema import metadata, nodes, tasks
+from tests.servers.mariadb import MariaDB
 from tests.support.eventually import eventually
 from tests.support.filling import add, clock, consume, in_state, read_lanes
 from tests.support.outbox import Bench, NoCredits, Touch
+from tests.support.tcp_proxy import proxy_to
 
 
 class Note(pydantic.BaseModel):
@@ -100,6 +102,33 @@ def test_another_engine_of_the_same_database_will_do(outbox: Outbox, outbox_url:
             outbox.enqueue(session, NOTE, Note(text="here"))
     assert texts(outbox.engine) == ["here"] * 2
     engine.dispose()
+
+
+@pytest.mark.databases("mariadb")
+def test_a_connection_that_is_lost_is_sqlalchemys_error_and_no_other(
+    outbox_url: str, mariadb: MariaDB, redis_url: str, namespace: str
+) -> None:
+    with proxy_to(mariadb.port) as proxy:
+        url = outbox_url.replace(f":{mariadb.port}/", f":{proxy.port}/")
+        bench = Bench(url, redis_url, namespace=namespace, kinds=[NOTE])
+        for cut in ("before", "after"):
+            proxy.arm(b"INSERT INTO tasks", cut)  # type: ignore[arg-type]
+            with pytest.raises(sa.exc.OperationalError) as caught:
+                bench.put(NOTE, Note(text="never"))
+            assert caught.value.connection_invalidated
+            assert bench.context.db.is_outage(caught.value)
+        bench.put(NOTE, Note(text="here"))
+        assert texts(bench.engine) == ["here"]
+        bench.close()
+
+
+def test_a_refused_statement_is_sqlalchemys_error_too(bench: Bench) -> None:
+    bench.context.kinds.register(NOTE)
+    metadata.tables["tasks"].drop(bench.engine)
+    with pytest.raises(sa.exc.DBAPIError) as caught:
+        bench.put(NOTE, Note(text="secret"))
+    assert not caught.value.connection_invalidated
+    assert "secret" not in str(caught.value)
 
 
 # -- forks -----------------------------------------------------------------------------------
