@@ -91,8 +91,8 @@ class Scripts:
 
     @property
     def fill_bell_key(self) -> str:
-        """Return the bell of the filler."""
-        return f"{self.namespace}:fill.bell"
+        """Return the bell of the filler; no queue can have a bell of this name."""
+        return f"{self.namespace}:bell:fill"
 
     def node_bell_key(self, node: str) -> str:
         """Return the bell of one process, rung for cancels of what it runs."""
