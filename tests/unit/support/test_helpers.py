@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +57,12 @@ def test_no_root_deselects_what_needs_servers_from_apt() -> None:
     assert "[mariadb]" not in listed
     assert "test_rgw_is_a_real_s3" not in listed
     assert "deselected" in listed
+
+
+def test_a_unit_test_that_uses_the_network_fails() -> None:
+    with socket.socket() as own, pytest.raises(pytest.fail.Exception, match="used the network"):
+        own.connect(("127.0.0.1", 9))
+    local, other = socket.socketpair()
+    with local, other:
+        local.sendall(b"a")
+        assert other.recv(1) == b"a"
