@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import structlog
@@ -21,7 +22,7 @@ from shared.core.errors import UnavailableError
 from shared.core.failpoints import failpoint
 from shared.core.ids import new_id
 from shared.outbox.context import OutboxContext
-from shared.outbox.db import Line
+from shared.outbox.db import BusyError, Line
 from shared.outbox.execution import Execution, ExecutionPorts, TaskView
 from shared.outbox.records import add_events
 from shared.outbox.signals import Claimed, StaleMessages
@@ -30,6 +31,8 @@ from shared.outbox.states import State
 
 #: Seconds between tries of a claim that the database did not answer.
 _AGAIN_SECONDS = 0.1
+#: A try that has waited for a lock longer than this was not refused by a deadlock.
+_LONG_SECONDS = 1.0
 #: A task that lost its lease this often in a row is suspected of killing its process.
 SUSPECT_RECOVERIES = 1
 
@@ -64,7 +67,8 @@ class Claimer:
     def claim(self, messages: Sequence[Message[None]], is_stopping: threading.Event) -> Claim:
         """Claim the rows of these messages.
 
-        Messages that could not be claimed in time are dropped: the scans bring their rows back.
+        Messages that could not be claimed in time are dropped: the scans bring their rows back. So
+        are those whose row somebody keeps locked for long; the others do not wait for it.
         """
         by_id = {int(message.kwargs["task_id"]): message for message in messages}
         # Made before the first try, so that a row already running under it is known to be ours.
@@ -72,14 +76,22 @@ class Claimer:
         patience = Deadline(self._context.settings.claim_patience_seconds)
         failpoint("claim.before")
         first_sent_at = monotonic()
+        select = statements.SELECT
         while True:
             sent_at = monotonic()
             try:
                 rows, taken, suspect = self._context.db.run(
-                    lambda cursor: self._take(cursor, by_id, owner), line=self._line, tries=1
+                    partial(self._take, select=select, by_id=by_id, owner=owner),
+                    line=self._line,
+                    tries=1,
                 )
                 break
             except UnavailableError as error:
+                has_waited = isinstance(error, BusyError) and monotonic() - sent_at > _LONG_SECONDS
+                if has_waited and select is statements.SELECT and not is_stopping.is_set():
+                    select = statements.SELECT_FREE
+                    _log.warning("claim_leaves_locked", count=len(by_id), error=str(error))
+                    continue
                 if is_stopping.is_set() or patience.expired():
                     self.is_database_up = False
                     _log.warning("claim_given_up", count=len(by_id), error=str(error))
@@ -106,7 +118,7 @@ class Claimer:
         self._context.executions.add(claim.executions)
         if waits:
             self._context.signals.emit(Claimed(self._queue_name, tuple(waits)))
-        stale = len(by_id) - len(taken)
+        stale = (len(by_id) if select is statements.SELECT else len(rows)) - len(taken)
         if stale:
             self._context.signals.emit(StaleMessages(stale))
         return claim
@@ -116,12 +128,12 @@ class Claimer:
         self._line.close()
 
     def _take(
-        self, cursor: Any, by_id: dict[int, Message[None]], owner: str
+        self, cursor: Any, *, select: str, by_id: dict[int, Message[None]], owner: str
     ) -> tuple[list[Any], dict[int, int], int | None]:
         """Lock, compare, update; returns the rows, the new fence by won id, and the suspect."""
         dialect, settings = self._context.db.dialect, self._context.settings
         ids = sorted(by_id)
-        cursor.execute(dialect.sql_ids(statements.SELECT, ids=len(ids)), ids)
+        cursor.execute(dialect.sql_ids(select, ids=len(ids)), ids)
         rows = list(cursor.fetchall())
         won: dict[int, int] = {}
         waiting: list[Any] = []

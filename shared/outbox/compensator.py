@@ -15,6 +15,7 @@ import structlog
 from shared.core.clock import monotonic
 from shared.core.errors import BloxError
 from shared.outbox.context import OutboxContext
+from shared.outbox.db import BusyError
 from shared.outbox.ends import Ends, EnqueuePort
 from shared.outbox.filler import Filler
 from shared.outbox.gone import Gone
@@ -107,6 +108,9 @@ class Compensator:
         try:
             done = self._scan()
             self._tidy()
+        except BusyError:
+            # It answers, and so it did to those who renew their leases.
+            raise
         except (BloxError, redis.RedisError):
             self._was_away = True
             raise

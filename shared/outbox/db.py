@@ -37,6 +37,10 @@ TRIES = 6
 _HINT = "use Session(outbox.engine), or binds={schema.tasks: outbox.engine, ...}"
 
 
+class BusyError(UnavailableError):
+    """The database answers, but others hold the rows."""
+
+
 def cursor_of(session: Session) -> Any:
     """Return a driver's cursor in a Session's own transaction; the caller closes it."""
     return session.connection().connection.cursor()
@@ -187,7 +191,7 @@ class Database:
                         ) from error
                     raise
                 if left == 0:
-                    raise UnavailableError("the database is too busy", error=str(error)) from error
+                    raise BusyError("the database is too busy", error=str(error)) from error
                 # Two transactions that met once should not meet in step again.
                 threading.Event().wait(random.uniform(0.001, 0.02))
         raise AssertionError("unreachable")

@@ -75,10 +75,9 @@ class Gone:
         ):
             rows = [Expired.of(row, dialect) for row in page]
             gone = self._look(rows)
-            if gone:
-                count += self._bring_back(gone)
-            is_gone = {row.id for row in gone}
-            stayed = (row.lease_until for row in rows if row.id not in is_gone)
+            back = self._bring_back(gone) if gone else set()
+            count += len(back)
+            stayed = (row.lease_until for row in rows if row.id not in back)
             self._oldest = min(filter(None, (self._oldest, next(stayed, None))), default=None)
             if deadline.expired():
                 self._resume_at = rows[-1].lease_until
@@ -118,12 +117,16 @@ class Gone:
                     self._since[row.dispatch_id] = since
         return gone
 
-    def _bring_back(self, gone: Sequence[Expired]) -> int:
+    def _bring_back(self, gone: Sequence[Expired]) -> set[int]:
         failpoint("scan.gone")
-        count = self._context.db.run(
+        ids = self._context.db.run(
             lambda cursor: take_back(self._context, cursor, gone, State.DISPATCHED),
             line=self._line,
         )
-        # Which of them were still in this dispatch is not told; a lane lowered for nothing is fine.
-        lower_lanes(self._context.db, [(row.lane, row.order_at) for row in gone], line=self._line)
-        return count
+        back = set(ids)
+        lower_lanes(
+            self._context.db,
+            [(row.lane, row.order_at) for row in gone if row.id in back],
+            line=self._line,
+        )
+        return back

@@ -132,28 +132,31 @@ class Scans:
             self._context.signals.emit(Redelivered(reason, count))
 
 
-def take_back(context: OutboxContext, cursor: Any, page: Sequence[Expired], source: State) -> int:
-    """Make these rows pending that are still in this very dispatch; returns how many were."""
+def take_back(
+    context: OutboxContext, cursor: Any, page: Sequence[Expired], source: State
+) -> list[int]:
+    """Make these rows pending that are still in this very dispatch; returns which were."""
     if not page:
-        return 0
+        return []
     dialect = context.db.dialect
     in_order = sorted(page, key=lambda row: row.id)
-    counts = {"ids": len(in_order), "dispatches": len(in_order)}
-    values = [
-        *(row.id for row in in_order),
-        source.value,
-        *(row.dispatch_id for row in in_order),
-    ]
+    dispatches = [row.dispatch_id for row in in_order]
+    # A row that a long transaction holds must not keep the others of its page waiting.
+    cursor.execute(
+        dialect.sql_ids(statements.LOCK_IN_DISPATCH, ids=len(in_order), dispatches=len(dispatches)),
+        [*(row.id for row in in_order), source.value, *dispatches],
+    )
+    ids = [int(row[0]) for row in cursor.fetchall()]
+    if not ids:
+        return []
+    cursor.execute(
+        dialect.sql_ids(statements.TAKE_BACK, ids=len(ids), dispatches=len(dispatches)),
+        [*ids, source.value, *dispatches],
+    )
     telling = telling_kinds(context, (row.kind for row in page))
-    moved: list[int] = []
-    if telling:
-        heard = {row.id for row in page if row.kind in telling}
-        cursor.execute(dialect.sql_ids(statements.LOCK_IN_DISPATCH, **counts), values)
-        moved = [int(row[0]) for row in cursor.fetchall() if row[0] in heard]
-    cursor.execute(dialect.sql_ids(statements.TAKE_BACK, **counts), values)
-    count = int(cursor.rowcount)
-    _add_pending(context, cursor, moved, source)
-    return count
+    heard = {row.id for row in page if row.kind in telling}
+    _add_pending(context, cursor, [task_id for task_id in ids if task_id in heard], source)
+    return ids
 
 
 def _add_pending(context: OutboxContext, cursor: Any, ids: Sequence[int], source: State) -> None:

@@ -35,10 +35,10 @@ DISPATCHED_TIE = (
     _DISPATCH + "WHERE state = 'dispatched' AND lease_until = {p} AND id > {p} "
     "ORDER BY id LIMIT {p}"
 )
-#: Those of a page that are still in their dispatch.
+#: Those of a page that are still in their dispatch, and that nobody else holds.
 LOCK_IN_DISPATCH = (
     "SELECT id FROM tasks {by_primary} WHERE id IN (%(ids)s) AND state = {p} "
-    "AND dispatch_id IN (%(dispatches)s) ORDER BY id {for_update}"
+    "AND dispatch_id IN (%(dispatches)s) ORDER BY id {skip_locked}"
 )
 TAKE_BACK = (
     "UPDATE tasks {by_primary} SET state = 'pending', dispatch_id = NULL, lease_until = NULL, "

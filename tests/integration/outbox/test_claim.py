@@ -1,4 +1,4 @@
-"""A claim whose COMMIT was not confirmed: the rows are ours, with the lease that they got."""
+"""Claims beside locked rows, and claims whose COMMIT was not confirmed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from shared.core.clock import monotonic
 from shared.outbox.claim import Claim, Claimer
 from shared.outbox.messages import decode, encode
+from shared.outbox.signals import StaleMessages
 from tests.servers.mariadb import MariaDB
 from tests.support.filling import PLAIN, QUEUE, add
 from tests.support.outbox import Bench
@@ -76,3 +77,14 @@ def test_a_suspect_won_so_is_isolated_all_the_same(cut: Bench, proxy: Proxy) -> 
     assert [execution.task.id for execution in claim.executions] == [claim.suspect.task.id]
     assert claim.suspect.task.id == suspect
     assert {cut.read(task_id).state for task_id in others} == {"scheduled"}
+
+
+def test_a_row_that_is_locked_for_long_does_not_keep_the_others_of_its_fetch(bench: Bench) -> None:
+    bench.context.kinds.register(PLAIN)
+    locked, *others = ids = _dispatched(bench, 4)
+    with bench.locked(locked):
+        claim = _claim(bench, ids)
+    assert [execution.task.id for execution in claim.executions] == others
+    # It was not taken for stale: the scan finds that its message is gone.
+    assert bench.read(locked).state == "dispatched"
+    assert bench.seen(StaleMessages) == []

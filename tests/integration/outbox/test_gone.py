@@ -189,3 +189,16 @@ def test_a_fetch_of_any_size_takes_messages_whole(bench: Bench) -> None:
     assert fetched == [1000] * 9
     assert bench.context.redis.hlen(scripts.messages_key(QUEUE)) == 0
     assert bench.context.redis.llen(scripts.bell_key(QUEUE)) == 0
+
+
+@pytest.mark.databases("mariadb")
+def test_a_row_that_is_locked_for_long_does_not_keep_the_others_of_its_page(quick: Bench) -> None:
+    locked, *others = _dispatched(quick, 3)
+    gone = _gone(quick)
+    gone.run_once()
+    with quick.locked(locked):
+        eventually(lambda: gone.run_once() == 2)
+        assert in_state(quick, "pending") == others
+    # It is old, and must not be forgotten until the next full scan.
+    eventually(lambda: gone.run_once() == 1, 5)
+    assert states(quick) == {"pending": 3}
