@@ -26,7 +26,7 @@ from shared.storage.staging import Staging
 
 log = structlog.get_logger()
 
-#: Removing one staged file; it lies on a local or mounted file system.
+#: Removing staged files; they lie on a local or mounted file system.
 REMOVE_SECONDS = 10.0
 
 
@@ -90,17 +90,18 @@ def store(
             raise
         answer = written
     failpoint("api.put.committed")
-    if answer.instant:
-        discard(staging, staged.key)
+    discard(staging, *answer.released)
     return answer
 
 
-def discard(staging: Staging, key: str) -> None:
-    """Remove a staged file that no row names; one that cannot be removed now is the cleanup's."""
-    try:
-        staging.remove(key, deadline=Deadline(REMOVE_SECONDS))
-    except BloxError as error:
-        log.warning("staged_file_left", key=key, error=str(error))
+def discard(staging: Staging, *keys: str) -> None:
+    """Remove staged files that no row names; what cannot be removed now is the cleanup's."""
+    deadline = Deadline(REMOVE_SECONDS)
+    for key in keys:
+        try:
+            staging.remove(key, deadline=deadline)
+        except BloxError as error:
+            log.warning("staged_file_left", key=key, error=str(error))
 
 
 def _is_committed(database: Database, written: PutAnswer, body: Staged) -> bool:

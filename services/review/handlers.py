@@ -21,6 +21,7 @@ from shared.catalog.payloads import CheckReview
 from shared.catalog.review_policy import Decision
 from shared.catalog.reviewing import Case, ReviewCommit, Step, read_case, record_steps
 from shared.catalog.rulings import BY_REVIEWERS, BY_VERDICT, Ruling
+from shared.core.clock import Deadline
 from shared.core.errors import PermanentError
 from shared.core.failpoints import failpoint
 from shared.outbox import Execution
@@ -29,6 +30,9 @@ from shared.outbox.db import Database
 from shared.storage.errors import SourceError, SourceUnavailable
 from shared.storage.source import ChannelSource
 from shared.storage.staging import Staging
+
+#: Seconds that a clean-up may take whose failure is harmless.
+TIDY_SECONDS = 5.0
 
 _log = structlog.get_logger("review")
 
@@ -157,6 +161,17 @@ def _commit(execution: Execution, case: Case, ruling: Ruling, deps: Deps) -> Non
 
     failpoint("review.before_commit")
     fenced.complete(execution, deps.db, lock=commit.lock, body=write)
+    _tidy(commit.released, deps)
+
+
+def _tidy(released: Sequence[str], deps: Deps) -> None:
+    """Remove the bytes of older versions that this one superseded; the cleanup finds the rest."""
+    deadline = Deadline(TIDY_SECONDS)
+    for key in released:
+        try:
+            deps.staging.remove(key, deadline=deadline)
+        except Exception as error:
+            _log.info("staging_left_to_cleanup", key=key, error=str(error))
 
 
 def _record(case: Case, findings: Sequence[Finding], deps: Deps) -> None:

@@ -254,13 +254,13 @@ def _commit(
 
 
 def _tidy(upload: Upload, stored: StoredVersion) -> None:
-    """Remove the staging file that nobody names any more; the cleanup finds what is left."""
-    if stored.staging_key is None:
-        return
-    try:
-        upload.deps.staging.remove(stored.staging_key, deadline=Deadline(TIDY_SECONDS))
-    except Exception as error:
-        _log.info("staging_left_to_cleanup", key=stored.staging_key, error=str(error))
+    """Remove the staging files that nobody names any more; the cleanup finds what is left."""
+    deadline = Deadline(TIDY_SECONDS)
+    for key in stored.released:
+        try:
+            upload.deps.staging.remove(key, deadline=deadline)
+        except Exception as error:
+            _log.info("staging_left_to_cleanup", key=key, error=str(error))
 
 
 def keep(upload: Upload, plan: Plan) -> None:

@@ -23,12 +23,14 @@ from shared.catalog.versions import refresh
 class DeleteAnswer:
     """What was there: the version that a GET served, and the task that will delete its bytes.
 
-    `task_id` is None while others refer to the same content, or when it was never stored.
+    `task_id` is None while others refer to the same content, or when it was never stored. The
+    staging files of `released` may be unlinked after the commit.
     """
 
     existed: bool
     version_id: int | None = None
     task_id: int | None = None
+    released: tuple[str, ...] = ()
 
 
 def delete_object(
@@ -72,7 +74,10 @@ def delete_object(
     if superseded:
         catalogue.tasks.supersede(session, superseded)
     return DeleteAnswer(
-        existed=True, version_id=None if served is None else served.id, task_id=task_id
+        existed=True,
+        version_id=None if served is None else served.id,
+        task_id=task_id,
+        released=tuple(locked.released),
     )
 
 

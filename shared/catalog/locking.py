@@ -53,6 +53,8 @@ class LockedKey:
     `versions` are the living ones by id, and `version` when one was named. `blobs` are theirs, by
     id. `winner` holds the live slot of the content in question, if a blob does. `now` is the
     database's clock after the object's lock was given, so times of one key never go back.
+    `released` are staging files that this transaction has ceased to name: who commits it may
+    unlink them afterwards.
     """
 
     row: ObjectRow
@@ -61,6 +63,7 @@ class LockedKey:
     blobs: dict[int, Blob] = field(default_factory=dict)
     version: Version | None = None
     winner: Blob | None = None
+    released: list[str] = field(default_factory=list)
 
     @property
     def served(self) -> Version | None:

@@ -50,7 +50,10 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutAnswer:
-    """What was written. With `instant` no row names the staged file: unlink it after the commit."""
+    """What was written. The staging files of `released` may be unlinked after the commit.
+
+    They belong to older versions that it superseded, and with `instant` to its own.
+    """
 
     version_id: int
     generation: int
@@ -60,6 +63,7 @@ class PutAnswer:
     size: int
     modified_at: dt.datetime
     instant: bool
+    released: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +135,7 @@ def commit_put(
     refresh(session, locked)
     if superseded:
         catalogue.tasks.supersede(session, superseded)
-    return _answer(version, instant=False)
+    return _answer(version, locked, instant=False)
 
 
 def instant_upload(
@@ -248,7 +252,7 @@ def _store_at_once(
     make_current(session, catalogue, locked)
     if superseded:
         catalogue.tasks.supersede(session, superseded)
-    return _answer(version, instant=True)
+    return _answer(version, locked, instant=True)
 
 
 def _insert(
@@ -318,7 +322,7 @@ def _enqueue_review(
     return enqueued.id
 
 
-def _answer(version: Version, *, instant: bool) -> PutAnswer:
+def _answer(version: Version, locked: LockedKey, *, instant: bool) -> PutAnswer:
     return PutAnswer(
         version_id=version.id,
         generation=version.generation,
@@ -328,4 +332,5 @@ def _answer(version: Version, *, instant: bool) -> PutAnswer:
         size=version.size_bytes,
         modified_at=version.created_at,
         instant=instant,
+        released=tuple(locked.released),
     )

@@ -133,6 +133,11 @@ class ReviewCommit:
                 "the version is gone", version_id=self._case.version_id
             ) from error
 
+    @property
+    def released(self) -> tuple[str, ...]:
+        """The staging files that nobody needs any more, once it is committed."""
+        return () if self._locked is None else tuple(self._locked.released)
+
     def apply(self, session: Session, ruling: Ruling, *, trace_parent: str | None = None) -> None:
         """Write the ruling and what follows from it.
 

@@ -43,12 +43,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class StoredVersion:
-    """A committed upload. `staging_key` names the file that nobody needs any more.
+    """A committed upload. `released` are the staging files that nobody needs any more.
 
     `is_duplicate` tells that the content was stored by another meanwhile, and ours is given up.
     """
 
-    staging_key: str | None
+    released: tuple[str, ...]
     is_duplicate: bool
 
 
@@ -140,8 +140,8 @@ class StoreCommit:
                 # The content's blob lost its copy: ours becomes its copy.
                 location.blob_id = winner.id
         session.flush()
-        staging_key = make_current(session, self._catalogue, locked)
-        return StoredVersion(staging_key=staging_key, is_duplicate=is_duplicate)
+        make_current(session, self._catalogue, locked)
+        return StoredVersion(released=tuple(locked.released), is_duplicate=is_duplicate)
 
     def _lock_location(self, session: Session) -> Location | None:
         return session.scalars(

@@ -39,12 +39,16 @@ def end_versions(
 ) -> list[int]:
     """Set unfinished versions to a final state, give up their staging bytes and staged blobs.
 
+    The files are among `locked.released` then.
+
     Returns the ids of their tasks, ascending.
     """
     if not versions:
         return []
     reviewing = [v.id for v in versions if v.state == VersionState.REVIEWING]
     for version in versions:
+        if version.staging_key is not None:
+            locked.released.append(version.staging_key)
         version.state = state
         version.ended_at = locked.now
         version.staging_key = None

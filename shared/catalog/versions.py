@@ -42,14 +42,14 @@ def may_store(locked: LockedKey) -> bool:
     return version.state == VersionState.PENDING and is_newest_served(locked, version)
 
 
-def make_current(session: Session, catalogue: Catalogue, locked: LockedKey) -> str | None:
+def make_current(session: Session, catalogue: Catalogue, locked: LockedKey) -> None:
     """Make the named pending version the stored and current one.
 
     Its blob becomes live, or the version moves to the `winner` of its content and its own blob is
     given up. The reference is inserted before the previous version loses its own. Older unfinished
-    versions become superseded; their tasks find that out by themselves. Returns the key of the
-    staging file, which no row names any more. The caller has asked `may_store`, and has set the
-    location to stored where there is one.
+    versions become superseded; their tasks find that out by themselves. Its staging file is among
+    `locked.released` then. The caller has asked `may_store`, and has set the location to stored
+    where there is one.
     """
     version = locked.the_version()
     own = locked.blob_of(version)
@@ -61,7 +61,9 @@ def make_current(session: Session, catalogue: Catalogue, locked: LockedKey) -> s
         own.state = BlobState.LIVE
         own.stored_at = locked.now
     previous = locked.stored
-    staging_key, version.staging_key = version.staging_key, None
+    if version.staging_key is not None:
+        locked.released.append(version.staging_key)
+    version.staging_key = None
     version.state = VersionState.STORED
     version.stored_at = locked.now
     version.error_code = None
@@ -75,7 +77,6 @@ def make_current(session: Session, catalogue: Catalogue, locked: LockedKey) -> s
         )
     supersede_rows(session, catalogue, locked, below_generation=version.generation)
     refresh(session, locked)
-    return staging_key
 
 
 def promote(

@@ -17,6 +17,7 @@ from services.api.json_route import JsonRoute
 from services.api.openapi import WRITE_CONDITIONS
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName, PutView, put_response
+from services.api.storing import discard
 from services.api.uploads import client_metadata
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
@@ -62,6 +63,7 @@ async def post_instant_upload(
     check_key(upload.key, max_bytes=settings.max_key_bytes)
     metadata = client_metadata(upload.metadata, max_bytes=settings.max_metadata_bytes)
     conditions = parse_conditions(request.headers).for_write()
+    released: tuple[str, ...] = ()
 
     def work(session: Session, principal: Principal) -> Answer:
         found = get_bucket(session, principal.tenant_id, bucket)
@@ -76,7 +78,13 @@ async def post_instant_upload(
             metadata=metadata,
             conditions=conditions,
         )
+        nonlocal released
+        released = answer.released
         response = put_response(bucket, upload.key, answer)
         return Answer(response.status_code, json.loads(bytes(response.body)))
 
-    return await write_once(caller, "objects:write", ticket, work)
+    response = await write_once(caller, "objects:write", ticket, work)
+    if released:
+        staging = caller.api.deps.staging
+        await caller.api.work.clean_up(lambda: discard(staging, *released))
+    return response

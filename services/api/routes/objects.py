@@ -17,6 +17,7 @@ from services.api.keys import object_key
 from services.api.openapi import RAW_CONTENT, READ_HEADERS, WRITE_CONDITIONS
 from services.api.ranges import ByteRange, Unsatisfiable, parse_range
 from services.api.routes.puts import BucketName, KeyPath
+from services.api.storing import discard
 from services.api.uploads import metadata_headers
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
@@ -27,8 +28,9 @@ from shared.core.errors import PreconditionError, RequestError
 
 router = APIRouter(tags=["objects"])
 
-#: A version may be stored, replaced or swept between its look-up and the first byte.
-LOOKS = 3
+#: A version may be stored, replaced or swept between its look-up and the first byte, again and
+#: again under a key that is overwritten without a pause.
+LOOKS = 5
 
 
 class RangeError(RequestError):
@@ -127,6 +129,9 @@ async def delete_an_object(
         return delete_object(session, catalogue, found.id, name, conditions=conditions)
 
     answer = await caller.write("objects:write", work)
+    if answer.released:
+        staging = caller.api.deps.staging
+        await caller.api.work.clean_up(lambda: discard(staging, *answer.released))
     headers = {} if answer.task_id is None else {"x-blox-task": str(answer.task_id)}
     return Response(status_code=204, headers=headers)
 

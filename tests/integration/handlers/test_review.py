@@ -167,9 +167,12 @@ def test_passing_supersedes_the_older_unfinished_upload(stand: Stand) -> None:
     (old_upload,) = stand.waiting("upload")
     new = stand.put(bucket, "a.txt", b"a newer text")
     assert stand.state(old_upload) == "pending"
+    staged_key = stand.version(old.version_id).staging_key
     stand.work(new.task_id)
     assert stand.state(old_upload) == "cancelled"
     assert stand.version(old.version_id).state == "superseded"
+    assert staged_key is not None
+    assert not stand.is_staged(staged_key)
     assert stand.work_all("upload") == ["completed"]
     assert stand.stored_bytes(new.version_id) == b"a newer text"
 
