@@ -14,6 +14,7 @@ from types import FrameType
 import structlog
 
 from shared.core import failpoints
+from shared.runtime.descriptors import raise_limit
 from shared.runtime.health import Health
 from shared.runtime.health_server import HealthServer
 from shared.runtime.logging import configure_logging
@@ -65,6 +66,7 @@ class Process:
             "process_started",
             version=product_version(),
             pid=os.getpid(),
+            descriptors=raise_limit(),
             health_port=self._health_server.port,
         )
 
