@@ -60,6 +60,7 @@ class Staging:
             fresh_key(_LIVE),
             Expected(size=declared_size, max_size=max_size, sha256=sha256, md5=md5),
             md5_helpers=self._md5_helpers,
+            reserve_bytes=reserve_bytes,
         )
 
     @contextmanager

@@ -13,9 +13,14 @@ from shared.core.errors import InvalidError, TooLargeError
 from shared.core.failpoints import failpoint
 from shared.storage import tree
 from shared.storage.body import CHUNK_BYTES
+from shared.storage.errors import ChannelFull
 from shared.storage.file import FileChannel
 from shared.storage.keys import check_key
 from shared.storage.md5 import Md5Follower, Md5Helpers
+
+
+#: Bytes between two looks at the room that must stay free.
+LOOK_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +52,20 @@ class StagingWriter:
     """
 
     def __init__(
-        self, channel: FileChannel, key: str, expected: Expected, *, md5_helpers: Md5Helpers
+        self,
+        channel: FileChannel,
+        key: str,
+        expected: Expected,
+        *,
+        md5_helpers: Md5Helpers,
+        reserve_bytes: int = 0,
     ) -> None:
         self._channel = channel
         self._key = key
         self._expected = expected
         self._sha256 = hashlib.sha256()
         self._written = 0
+        self._reserve_bytes, self._look_at = reserve_bytes, LOOK_BYTES
         limits = [limit for limit in (expected.size, expected.max_size) if limit is not None]
         self._most = min(limits, default=None)
         self._stack = ExitStack()
@@ -69,7 +81,11 @@ class StagingWriter:
         return self._written
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Take the next piece. Raises as soon as there is more than was declared or is allowed."""
+        """Take the next piece.
+
+        Raises as soon as there is more than was declared or is allowed, and ChannelFull when it
+        takes of the room that must stay free.
+        """
         count = len(chunk)
         if self._most is not None and self._written + count > self._most:
             raise self._too_much(self._written + count)
@@ -85,6 +101,17 @@ class StagingWriter:
                     tree.write_all(self._file, piece)
         self._written += count
         self._md5.advance(self._written)
+        if self._written >= self._look_at:
+            self._look_for_room()
+
+    def _look_for_room(self) -> None:
+        """Keep the reserve: others write at the same time, and not every size is declared."""
+        self._look_at = self._written + LOOK_BYTES
+        with self._channel.root.mapped("stage", self._key):
+            facts = os.fstatvfs(self._file)
+        free = facts.f_bavail * facts.f_frsize
+        if free < self._reserve_bytes:
+            raise ChannelFull("staging is full", channel=self._channel.name, free_bytes=free)
 
     def _write_rest(self, chunk: bytes | bytearray | memoryview) -> None:
         """Write what a short write has left over."""

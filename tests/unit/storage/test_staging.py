@@ -125,6 +125,27 @@ def test_a_body_that_cannot_fit_is_refused_before_it_is_sent(staging: Staging) -
     assert 0 < staging.used_ratio() < 1
 
 
+def test_a_body_of_unknown_size_does_not_take_the_room_that_must_stay_free(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.storage.staging_writer.LOOK_BYTES", 100_000)
+    real, taken = os.fstatvfs, [0]
+
+    def shrinking(descriptor: int) -> os.statvfs_result:
+        facts = list(real(descriptor))
+        facts[4] -= taken[0] // facts[1]  # blocks that are available, of the fragment's size
+        return os.statvfs_result(facts)
+
+    monkeypatch.setattr(os, "fstatvfs", shrinking)
+    reserve_bytes = staging.free_bytes() // 2
+    with staging.writer(reserve_bytes=reserve_bytes) as writer:
+        writer.write(bytes(150_000))
+        taken[0] = reserve_bytes + 2**20
+        with pytest.raises(ChannelFull):
+            writer.write(bytes(150_000))
+    assert nothing_is_kept(staging)
+
+
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])
 def test_a_disk_that_is_full_in_the_middle_keeps_nothing(
     staging: Staging, monkeypatch: pytest.MonkeyPatch, call: str
