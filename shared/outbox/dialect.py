@@ -6,11 +6,16 @@ Every hot statement is written once with tokens in braces; a `Dialect` fills the
 from __future__ import annotations
 
 import datetime as dt
+import random
+import sqlite3
+import threading
 import weakref
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+
+from shared.core.clock import Deadline
 
 #: Seconds a statement waits for a row lock before the database gives up.
 LOCK_WAIT_SECONDS = 5
@@ -233,14 +238,29 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:
     connection.create_function("utc_now", 1, _utc_now)
     connection.create_function("micros_between", 2, _micros_between)
     cursor = connection.cursor()
-    for pragma in (
-        f"busy_timeout = {SQLITE_BUSY_MILLISECONDS}",
-        "journal_mode = WAL",
-        "synchronous = FULL",
-        "foreign_keys = ON",
-    ):
+    cursor.execute(f"PRAGMA busy_timeout = {SQLITE_BUSY_MILLISECONDS}")
+    _switch_to_wal(cursor)
+    for pragma in ("synchronous = FULL", "foreign_keys = ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _switch_to_wal(cursor: Any) -> None:
+    """Ask for WAL until the file has it.
+
+    The one switch of a fresh file needs it alone, and SQLite does not wait for that: beside another
+    connection it says "locked" at once, whatever the busy timeout.
+    """
+    deadline = Deadline(SQLITE_BUSY_MILLISECONDS / 1000)
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            if cursor.fetchone()[0] == "wal" or deadline.expired():
+                return
+        except sqlite3.OperationalError:
+            if deadline.expired():
+                raise
+        threading.Event().wait(random.uniform(0.005, 0.05))
 
 
 def _begin_immediate(connection: sa.Connection) -> None:
