@@ -18,7 +18,6 @@ from shared.storage.file import FileChannel
 from shared.storage.keys import check_key
 from shared.storage.md5 import Md5Follower, Md5Helpers
 
-
 #: Bytes between two looks at the room that must stay free.
 LOOK_BYTES = 32 * 1024 * 1024
 
