@@ -1,4 +1,4 @@
-"""A fresh SQLite file is opened by many processes at once: none of them is told that it is locked."""
+"""A fresh SQLite file may be opened by many processes at once: none is told that it is locked."""
 
 from __future__ import annotations
 
