@@ -31,6 +31,8 @@ LEASE_SECONDS = 2.0
 #: Worker processes; the first ones also scan and fill.
 WORKERS, COMPENSATING = 3, 2
 THREADS = 4
+#: Tasks that the user leaves open at a time.
+MAX_OPEN = 300
 _TENANTS = ("", "acme", "globex")
 
 
@@ -71,8 +73,20 @@ class User:
             (self._retry, 2),
         ]
         chosen, weights = zip(*acts, strict=True)
+        look_at = 0.0
         while not stop.wait(self._dice.uniform(0.0, 0.06)):
+            if time.monotonic() >= look_at:
+                # More than the workers can do between their deaths would only take time at the end.
+                while self._count_open() > MAX_OPEN and not stop.wait(0.2):
+                    pass
+                look_at = time.monotonic() + 1.0
             self._dice.choices(chosen, weights)[0]()
+
+    def _count_open(self) -> int:
+        try:
+            return sum(open_tasks(self._outbox).values())
+        except self._outbox.context.db.errors:
+            return 0
 
     def _work(self) -> Work:
         # Who never asks goes on after a freeze as if nothing had been: only the fence stops it.
