@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from shared.catalog.idempotency import forget_expired
 from shared.catalog.models import IdempotencyRecord, Review, Version, utc_now
+from shared.core.clock import Deadline
 from tests.integration.handlers.sweeping import DOWN, passes, states, sweeper
 from tests.support.handlers import Stand
 
@@ -45,6 +46,10 @@ def test_more_than_a_page_is_swept_up_to_the_cap(
         put = stand.put(bucket, f"{number}.txt", os.urandom(20))
         stand.channels.faulty["a"].fail_next("head", DOWN)
         stand.work(put.task_id)
+        # An answer in between: so many failures in a row would open the channel's breaker.
+        found = stand.channels.find("a")
+        assert found is not None
+        assert found[0].channel.head("not-there", deadline=Deadline(5.0)) is None
     sweeps = sweeper(stand, max_deletions=6, tombstone_seconds=3600.0)
     passes(sweeps)
     assert states(stand).count("condemned") == 7
