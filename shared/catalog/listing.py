@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.models import ObjectRow
+from shared.catalog.models import ObjectRow, by_index
 from shared.core.errors import InvalidError
 
 MAX_LIMIT = 1000
@@ -139,6 +139,7 @@ def _look(
         ObjectRow.modified_at,
         ObjectRow.served_version_id.label("version_id"),
     ).where(ObjectRow.bucket_id == bucket_id, ObjectRow.is_listed == 1, key >= position)
+    statement = by_index(statement, ObjectRow, "ix_objects_listing")
     if end is not None:
         statement = statement.where(key < end)
     rows: Sequence[Any] = session.execute(statement.order_by(ObjectRow.key).limit(look)).all()

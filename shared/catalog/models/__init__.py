@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shared.catalog.models.accounts import ApiKey, IdempotencyRecord, Tenant
-from shared.catalog.models.base import Base, utc_clock, utc_now
+from shared.catalog.models.base import Base, by_index, utc_clock, utc_now
 from shared.catalog.models.blobs import Blob, BlobRef, Location
 from shared.catalog.models.buckets import Bucket, ChannelRecord, Revision
 from shared.catalog.models.objects import ObjectRow, Version
@@ -45,6 +45,7 @@ __all__ = [
     "Verdict",
     "Version",
     "VersionState",
+    "by_index",
     "utc_clock",
     "utc_now",
 ]

@@ -6,7 +6,7 @@ There are no foreign keys: a child's INSERT would lock its parent's row, outside
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -15,6 +15,8 @@ from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from shared.outbox.schema import UTCDateTime
+
+S = TypeVar("S")
 
 #: Longest object key, in bytes of UTF-8. The index column is as long.
 MAX_KEY_BYTES = 1024
@@ -57,6 +59,18 @@ class KeyBytes(sa.types.TypeDecorator[str]):
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> str | None:
         """Turn the column's bytes into text."""
         return None if value is None else bytes(value).decode()
+
+
+def by_index(statement: S, entity: Any, index: str) -> S:
+    """Let MySQL and MariaDB walk an index from where the last page ended.
+
+    Left to itself, the planner takes only its equal columns while more than half of the rows lie
+    behind, and reads all rows before the page again: a walk then costs the square of its length.
+    """
+    hinted: Any = statement
+    for dialect in ("mysql", "mariadb"):
+        hinted = hinted.with_hint(entity, f"FORCE INDEX ({index})", dialect)
+    return cast(S, hinted)
 
 
 class utc_now(sa.sql.functions.FunctionElement[dt.datetime]):  # noqa: N801 - reads as a function

@@ -11,7 +11,15 @@ from sqlalchemy.orm import Session
 from shared.catalog.blobs import dispose_staged, enqueue_delete
 from shared.catalog.context import Catalogue
 from shared.catalog.locking import lock_blobs
-from shared.catalog.models import Blob, BlobState, Version, VersionState, utc_clock, utc_now
+from shared.catalog.models import (
+    Blob,
+    BlobState,
+    Version,
+    VersionState,
+    by_index,
+    utc_clock,
+    utc_now,
+)
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
 from shared.outbox.schema import tasks
 from shared.outbox.states import ACTIVE
@@ -67,6 +75,7 @@ class BlobSweep:
         if state == BlobState.STAGED:
             # Young ones may be between two steps of a request.
             statement = statement.where(Blob.created_at <= utc_now(-self._limits.min_age_seconds))
+        statement = by_index(statement, Blob, "ix_blobs_state")
         return self._db.run_session(
             lambda session: [Waiting(*row) for row in session.execute(statement)], read_only=True
         )

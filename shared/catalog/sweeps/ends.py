@@ -8,7 +8,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.models import Bucket, Review, ReviewState, Version, VersionState
+from shared.catalog.models import Bucket, Review, ReviewState, Version, VersionState, by_index
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
 from shared.core.errors import BloxError
 from shared.outbox.schema import tasks
@@ -95,7 +95,7 @@ class EndSweep:
 
     def _page(self, bucket_id: int, state: VersionState, after: int) -> Sequence[Unfinished]:
         return self._db.run_session(
-            lambda session: _unfinished(session, bucket_id, state, after), read_only=True
+            lambda session: page_of_unfinished(session, bucket_id, state, after), read_only=True
         )
 
     def _ended(self, task_ids: Sequence[int]) -> Sequence[Ended]:
@@ -118,15 +118,17 @@ def _bucket_ids(session: Session) -> Sequence[int]:
     return session.scalars(sa.select(Bucket.id).order_by(Bucket.id)).all()
 
 
-def _unfinished(
+def page_of_unfinished(
     session: Session, bucket_id: int, state: VersionState, after: int
 ) -> Sequence[Unfinished]:
+    """Return a page of a bucket's versions in this state, those with an id above `after`."""
     statement = (
         sa.select(Version.id, Version.task_id)
         .where(Version.bucket_id == bucket_id, Version.state == state, Version.id > after)
         .order_by(Version.id)
         .limit(PAGE_ROWS)
     )
+    statement = by_index(statement, Version, "ix_versions_bucket")
     if state == VersionState.REVIEWING:
         # One that waits for a person has no task, and its last one may have failed.
         statement = statement.join(Review, Review.version_id == Version.id).where(

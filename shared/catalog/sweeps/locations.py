@@ -15,7 +15,15 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.erasing import PLACE_SECONDS, Place, erase, erase_bytes, place_of
-from shared.catalog.models import Blob, BlobState, Location, LocationState, utc_clock, utc_now
+from shared.catalog.models import (
+    Blob,
+    BlobState,
+    Location,
+    LocationState,
+    by_index,
+    utc_clock,
+    utc_now,
+)
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
 from shared.outbox.schema import tasks
 from shared.outbox.states import TERMINAL
@@ -89,7 +97,7 @@ class LocationSweep:
     def _page(self, after: int) -> Sequence[Intent]:
         age_seconds = self._limits.min_age_seconds
         return self._db.run_session(
-            lambda session: _intents(session, after, age_seconds), read_only=True
+            lambda session: page_of_intents(session, after, age_seconds), read_only=True
         )
 
     def _writers(self, task_ids: set[int]) -> dict[int, Writer]:
@@ -170,8 +178,9 @@ def condemn_intent(session: Session, location_id: int) -> bool:
     return True
 
 
-def _intents(session: Session, after: int, age_seconds: float) -> Sequence[Intent]:
-    rows = session.execute(
+def page_of_intents(session: Session, after: int, age_seconds: float) -> Sequence[Intent]:
+    """Return a page of intents that are old enough, those with an id above `after`."""
+    statement = (
         sa.select(Location.id, Location.key, Location.task_id, Location.fence)
         .where(
             Location.state == LocationState.INTENT,
@@ -181,6 +190,7 @@ def _intents(session: Session, after: int, age_seconds: float) -> Sequence[Inten
         .order_by(Location.id)
         .limit(PAGE_ROWS)
     )
+    rows = session.execute(by_index(statement, Location, "ix_locations_state"))
     return [Intent(*row) for row in rows]
 
 
