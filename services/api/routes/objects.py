@@ -89,6 +89,7 @@ async def get_object(
     "/buckets/{bucket}/objects/{key:path}",
     summary="Ask about an object",
     response_class=Response,
+    responses={206: {"description": "About the range."}, 304: {"description": "Not modified."}},
     openapi_extra={"parameters": READ_HEADERS},
 )
 async def head_object(
