@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 
 _SPEC = re.compile(r"(?P<first>[0-9]*)[ \t]*-[ \t]*(?P<last>[0-9]*)\Z")
-#: Digits of a position that can still be one; longer ones are not worth a big integer.
+#: Digits of a position that can still be one; longer ones lie behind everything.
 _MAX_DIGITS = 19
+_BEHIND = 10**_MAX_DIGITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +40,19 @@ def parse_range(header: str | None, *, size: int) -> ByteRange | None:
     if not equals or unit.strip().lower() != "bytes" or match is None:
         return None
     first_digits, last_digits = match["first"], match["last"]
-    if max(len(first_digits), len(last_digits)) > _MAX_DIGITS:
-        return None
     if not first_digits:
-        return _suffix(int(last_digits), size) if last_digits else None
-    first = int(first_digits)
-    last = int(last_digits) if last_digits else size - 1
+        return _suffix(_position(last_digits), size) if last_digits else None
+    first = _position(first_digits)
+    last = _position(last_digits) if last_digits else size - 1
     if last_digits and last < first:
         return None
     if first >= size:
         raise Unsatisfiable
     return ByteRange(first, min(last, size - 1) - first + 1)
+
+
+def _position(digits: str) -> int:
+    return int(digits) if len(digits) <= _MAX_DIGITS else _BEHIND
 
 
 def _suffix(count: int, size: int) -> ByteRange:

@@ -18,6 +18,8 @@ from services.api.ranges import ByteRange, Unsatisfiable, parse_range
         ("bytes=-4", ByteRange(6, 4)),
         ("bytes=-99", ByteRange(0, 10)),
         ("BYTES = 2 - 3", ByteRange(2, 2)),
+        ("bytes=2-" + "9" * 100, ByteRange(2, 8)),
+        ("bytes=-" + "9" * 100, ByteRange(0, 10)),
     ],
 )
 def test_range_of_ten_bytes(header: str, expected: ByteRange) -> None:
@@ -38,7 +40,6 @@ def test_range_of_ten_bytes(header: str, expected: ByteRange) -> None:
         "lines=0-1",
         "bytes=--1",
         "bytes=0x1-2",
-        "bytes=" + "9" * 100 + "-",
         "bytes=٣-٤",
     ],
 )
@@ -48,7 +49,8 @@ def test_range_that_is_not_understood_is_ignored(header: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("header", "size"),
-    [("bytes=10-", 10), ("bytes=10-11", 10), ("bytes=-0", 10), ("bytes=0-", 0), ("bytes=-5", 0)],
+    [("bytes=10-", 10), ("bytes=10-11", 10), ("bytes=-0", 10), ("bytes=0-", 0), ("bytes=-5", 0)]
+    + [("bytes=" + "9" * 100 + "-", 10)],
 )
 def test_range_outside_the_content_is_unsatisfiable(header: str, size: int) -> None:
     with pytest.raises(Unsatisfiable):
