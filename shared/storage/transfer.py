@@ -8,16 +8,26 @@ right ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 from shared.core.clock import Deadline
+from shared.core.errors import BloxError
 from shared.core.failpoints import failpoint
 from shared.storage.body import Body
 from shared.storage.channel import Found, Part
-from shared.storage.crew import Crew
-from shared.storage.errors import ChecksumMismatch, KeyTaken, SourceError, UploadGone
+from shared.storage.crew import STALL_SECONDS, Crew, Stalled
+from shared.storage.errors import (
+    ChannelTimeout,
+    ChecksumMismatch,
+    KeyTaken,
+    SourceError,
+    SourceUnavailable,
+    UploadGone,
+)
 from shared.storage.progress import Plan, Progress
 from shared.storage.registry import OpenChannel
 from shared.storage.source import Source
@@ -50,19 +60,24 @@ def transfer(
     save: Callable[[Progress], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
     deadline: Deadline,
+    stall_seconds: float = STALL_SECONDS,
 ) -> Transferred:
     """Store `source` under `key` and prove it.
 
     `key` must be fresh, or the one that `resume` was saved for. `save` is called in this thread
     after the upload id is known, before any part is sent, and after every part; `check` in this
     thread before every part and at least once a second, also while a part is slow. Whatever either
-    raises ends the transfer, and so does the deadline. A ChannelError says that another channel may
+    raises ends the transfer, and so do the deadline and `stall_seconds` in which nothing moved. A
+    ChannelError says that another channel may
     do better; the upload is left open for a later `resume`, or for the caller to abort. SourceError
     says that no channel can help.
     """
-    with Crew[object](check=check, deadline=deadline) as crew:
+    with Crew[object](check=check, deadline=deadline, stall_seconds=stall_seconds) as crew:
         work = _Transfer(source, opened, key, size, sha256, save, crew, deadline)
-        return work.run(resume)
+        try:
+            return work.run(resume)
+        except Stalled as error:
+            raise work.stalled() from error
 
 
 class _Transfer:
@@ -88,6 +103,8 @@ class _Transfer:
         self._save = save
         self._crew = crew
         self._deadline = deadline
+        #: Threads that wait for the source just now.
+        self._readers: set[int] = set()
         self._upload_pace = crew.pace(opened.upload_limit)
         self._download_pace = crew.pace(opened.download_limit)
 
@@ -98,11 +115,22 @@ class _Transfer:
         self._run(self._check_size)
         return self._in_parts(resume)
 
+    def stalled(self) -> BloxError:
+        """Return what it means that nothing moves any more: it is the source's fault, or ours."""
+        if self._readers:
+            return SourceUnavailable("the source does not move", key=self._key)
+        # The call that hangs will never report.
+        self._opened.breaker.failed()
+        return ChannelTimeout(
+            f"channel {self._opened.name}: nothing moves", channel=self._opened.name, key=self._key
+        )
+
     def _run(self, job: Callable[[], T]) -> T:
         return cast(T, self._crew.run(job))
 
     def _check_size(self) -> None:
-        actual = self._source.size(self._deadline)
+        with self._reading():
+            actual = self._source.size(self._deadline)
         if actual != self._size:
             raise SourceError(
                 "the source has another size",
@@ -225,13 +253,22 @@ class _Transfer:
         """Read a range of the source into memory."""
         data = bytearray(length)
         filled = 0
-        with self._source.open(start, length, self._deadline) as chunks:
+        with self._reading(), self._source.open(start, length, self._deadline) as chunks:
             for chunk in chunks:
                 data[filled : filled + len(chunk)] = chunk
                 filled += len(chunk)
         if filled != length or len(data) != length:
             raise SourceError("the source is short", key=self._key, start=start, length=length)
         return data
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        me = threading.get_ident()
+        self._readers.add(me)
+        try:
+            yield
+        finally:
+            self._readers.discard(me)
 
     def _ended(self, found: Found, *, sent: int, kept: int, bytes_sent: int) -> Transferred:
         return Transferred(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from shared.core.clock import Deadline
 from shared.storage.channel import Channel, Found
-from shared.storage.crew import Crew
-from shared.storage.errors import ChecksumMismatch, ObjectMissing
+from shared.storage.crew import Crew, Stalled
+from shared.storage.errors import ChannelTimeout, ChecksumMismatch, ObjectMissing
 from shared.storage.registry import OpenChannel
 from shared.storage.source import Source
 
@@ -30,11 +30,16 @@ def verify(
     """
     with Crew[Found](check=check, deadline=deadline) as crew:
         pace = crew.pace(opened.download_limit)
-        return crew.run(
-            lambda: proven(
-                opened.channel, key, size=size, sha256=sha256, pace=pace, deadline=deadline
+        try:
+            return crew.run(
+                lambda: proven(
+                    opened.channel, key, size=size, sha256=sha256, pace=pace, deadline=deadline
+                )
             )
-        )
+        except Stalled as error:
+            raise ChannelTimeout(
+                f"channel {opened.name}: nothing moves", channel=opened.name, key=key
+            ) from error
 
 
 def proven(

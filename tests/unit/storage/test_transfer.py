@@ -18,6 +18,7 @@ from shared.storage.body import Body
 from shared.storage.errors import (
     ChannelError,
     ChannelFull,
+    ChannelTimeout,
     ChannelUnavailable,
     ChecksumMismatch,
     DeadlinePassed,
@@ -77,6 +78,7 @@ class Setting:
         save: Callable[[Progress], None] | None = None,
         check: Callable[[], None] = lambda: None,
         deadline: Deadline | None = None,
+        stall_seconds: float = 60.0,
     ) -> Transferred:
         return transfer(
             source or self.source,
@@ -88,6 +90,7 @@ class Setting:
             save=save or self.saved.append,
             check=check,
             deadline=deadline or Deadline(60),
+            stall_seconds=stall_seconds,
         )
 
     def parts_sent(self) -> int:
@@ -397,6 +400,33 @@ def test_a_resumed_transfer_is_proven_as_a_whole(at: Setting, tmp_path: Path) ->
         file.write(b"rot")
     with pytest.raises(ChecksumMismatch):
         at.transfer(resume=at.saved[-1])
+
+
+def test_a_channel_that_hangs_for_ever_is_given_up(at: Setting) -> None:
+    gate = at.target.hold("put_part")
+    try:
+        with pytest.raises(ChannelTimeout):
+            at.transfer(stall_seconds=0.2)
+    finally:
+        gate.release()
+    for _ in range(4):
+        assert at.opened.breaker.state == "closed"
+        at.opened.breaker.failed()
+    assert at.opened.breaker.state == "open", "the one that hangs is counted"
+
+
+def test_a_source_that_hangs_for_ever_is_not_the_channels_fault(at: Setting) -> None:
+    gate = at.source_faults.hold("get")
+    try:
+        with pytest.raises(SourceUnavailable):
+            at.transfer(stall_seconds=0.2)
+    finally:
+        gate.release()
+
+
+def test_waiting_for_the_bandwidth_is_no_stall(at: Setting) -> None:
+    at.opened = at.open(bytes_per_second=len(DATA))
+    assert at.transfer(stall_seconds=0.05).size == len(DATA)
 
 
 def test_a_channel_that_fails_again_and_again_is_left_alone(at: Setting) -> None:
