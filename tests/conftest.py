@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="leave out what needs servers from apt; Redis comes from a wheel",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Ended from outside, as by a time limit around it, the run still stops the servers it started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -22,7 +22,7 @@ import redis
 
 from shared.core.clock import Deadline
 from shared.core.errors import ConflictError, InvalidError, UnavailableError
-from shared.outbox.outbox import make_client
+from shared.outbox.client import make_client
 
 #: Seconds that a program left over from a stack that was killed gets to end.
 _LEFTOVER_SECONDS = 5.0

@@ -7,16 +7,11 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import dramatiq
 import pydantic
-import redis
 import sqlalchemy as sa
-from redis.backoff import NoBackoff
-from redis.retry import Retry as RedisRetry
 from sqlalchemy.orm import Session
 
 from shared.core.clock import Deadline
@@ -25,13 +20,15 @@ from shared.core.ids import node_name
 from shared.outbox.answers import Answers
 from shared.outbox.broker import OutboxBroker
 from shared.outbox.cancel import CancelAnswer, cancel, supersede
-from shared.outbox.completion import Completion, Completions
+from shared.outbox.client import make_client
+from shared.outbox.completion import Completions
 from shared.outbox.context import OutboxContext
 from shared.outbox.credits import Wallet
 from shared.outbox.db import Database
 from shared.outbox.dispatcher import Dispatch, Dispatcher, LaneNote
 from shared.outbox.enqueue import Enqueued, Enqueuer
-from shared.outbox.execution import Execution, ExecutionPorts, Executions, Lock
+from shared.outbox.execution import Executions
+from shared.outbox.health import OutboxHealth
 from shared.outbox.heartbeat import Heartbeat
 from shared.outbox.kinds import Handler, Kind, Kinds
 from shared.outbox.lanes import Lanes
@@ -45,6 +42,7 @@ from shared.outbox.scripts import Scripts
 from shared.outbox.settings import OutboxSettings
 from shared.outbox.settling import settle_kind
 from shared.outbox.signals import Signals, Subscriber
+from shared.outbox.wiring import Ports
 from shared.outbox.worker import OutboxWorker
 
 if TYPE_CHECKING:
@@ -55,24 +53,6 @@ H = TypeVar("H", bound=Handler)
 _LAST_SECONDS = 0.5
 #: Characters of a node's name: an owner is that and 17 more.
 _MAX_NODE = 63
-
-
-@dataclass(frozen=True, slots=True)
-class OutboxHealth:
-    """What probes ask: `faults` make a process not live, `missing` make it not ready."""
-
-    faults: tuple[str, ...]
-    missing: tuple[str, ...]
-
-    @property
-    def is_live(self) -> bool:
-        """Tell whether the process should be left running."""
-        return not self.faults
-
-    @property
-    def is_ready(self) -> bool:
-        """Tell whether the process does its work now."""
-        return not self.faults and not self.missing
 
 
 class Outbox:
@@ -122,8 +102,8 @@ class Outbox:
         )
         self.answers = Answers(self.context, self._enqueuer)
         self.heartbeat = Heartbeat(self.context)
-        self.broker = OutboxBroker(self.context, _Ports(self))
-        self.completions = Completions(self.context, self._enqueuer)
+        completions = Completions(self.context, self._enqueuer)
+        self.broker = OutboxBroker(self.context, Ports(namespace, self.heartbeat, completions))
         self._worker: OutboxWorker | None = None
         self._consumed: tuple[str, ...] = ()
         self._nodes: NodeWriter | None = None
@@ -434,42 +414,3 @@ class _Nowhere:
         late_seconds: float = 0.0,
     ) -> None:
         """Drop it."""
-
-
-class _Ports(ExecutionPorts):
-    """Ties executions to the parts of their outbox."""
-
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
-        self.namespace = outbox.context.namespace
-
-    def save_checkpoint(self, execution: Execution, data: str, progress: int) -> None:
-        """Keep a checkpoint, fenced."""
-        self._outbox.heartbeat.save_checkpoint(execution, data, progress)
-
-    def emit(self, execution: Execution, type: str, data: dict[str, Any]) -> None:  # noqa: A002
-        """Record a progress event, fenced."""
-        self._outbox.heartbeat.emit(execution, type, data)
-
-    def complete(
-        self, execution: Execution, lock: Sequence[Lock]
-    ) -> AbstractContextManager[Completion]:
-        """Open the completing transaction."""
-        return self._outbox.completions.open(execution, lock)
-
-    def fenced(self, execution: Execution, lock: Sequence[Lock]) -> AbstractContextManager[Session]:
-        """Open a fenced transaction that does not end the task."""
-        return self._outbox.completions.fenced(execution, lock)
-
-
-def make_client(redis_url: str, timeout_seconds: float) -> redis.Redis:
-    """Return a client that answers or fails within the time, and repeats nothing by itself.
-
-    A repeated push or a repeated fetch whose first answer was lost would be two of them.
-    """
-    return redis.Redis.from_url(
-        redis_url,
-        socket_timeout=timeout_seconds,
-        socket_connect_timeout=min(timeout_seconds, 2.0),
-        retry=RedisRetry(NoBackoff(), 0),
-    )

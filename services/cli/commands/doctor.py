@@ -20,8 +20,8 @@ from shared.catalog.channels import list_channels
 from shared.catalog.secret_box import SecretBox
 from shared.core.clock import Deadline, utc_now
 from shared.core.errors import BloxError
+from shared.outbox.client import make_client
 from shared.outbox.inspection import list_nodes
-from shared.outbox.outbox import make_client
 from shared.runtime.assembly import Parts, assemble
 from shared.runtime.metrics import Metrics
 from shared.runtime.problems import Problems, problems
