@@ -39,10 +39,15 @@ LOW_MILLIS = 10_000
 _AWAY_SECONDS = 0.5
 
 #: KEYS one queue's lease; ARGV token, milliseconds. Answers the token that holds it now, and
-#: whether it was free before.
+#: whether it was free before. A lease that ends later than any that is given here, or never, is
+#: nobody's: a restored copy lost its time to live, or the server's clock was set back.
 _HOLD = """
 local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return {holder, 0} end
+if holder and holder ~= ARGV[1] then
+  local left = redis.call('PTTL', KEYS[1])
+  if left >= 0 and left <= tonumber(ARGV[2]) then return {holder, 0} end
+  holder = false
+end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return {ARGV[1], holder and 0 or 1}
 """

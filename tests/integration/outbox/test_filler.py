@@ -257,6 +257,21 @@ def test_one_filler_per_queue_and_the_next_when_it_goes(bench: Bench, other: Ben
     second.close()
 
 
+@pytest.mark.parametrize("left_millis", [None, 3_600_000])
+def test_a_lease_that_no_filler_can_have_taken_is_nobodys(
+    bench: Bench, filler: Filler, namespace: str, left_millis: int | None
+) -> None:
+    # What Redis holds after it was set back to a copy without times to live, or its clock was.
+    bench.context.redis.set(f"{namespace}:{QUEUE}.filler", "a-dead-process", px=left_millis)
+    consume(bench)
+    (task_id,) = add(bench)
+
+    assert filler.run_once() == 1
+
+    assert bench.read(task_id).state == "dispatched"
+    assert 0 < bench.context.redis.pttl(f"{namespace}:{QUEUE}.filler") <= 5000
+
+
 def test_an_older_row_is_seen_when_its_lane_was_lowered(bench: Bench, filler: Filler) -> None:
     add(bench, 2, age_seconds=10)
     consume(bench)
