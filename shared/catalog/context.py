@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy.orm import Session
 
+from shared.core.errors import SwitchedOffError
 from shared.outbox.enqueue import Enqueued
 
 if TYPE_CHECKING:
@@ -37,7 +38,22 @@ class Tasks(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """The outbox and the numbers of the catalogue. `register_kinds` makes one."""
+    """The outbox and the numbers of the catalogue. `register_kinds` makes one.
+
+    `switched_off` names the queues that this deployment does not serve: no task is made for them.
+    """
 
     tasks: Tasks
     grace_seconds: float = GRACE_SECONDS
+    switched_off: frozenset[str] = frozenset()
+
+    def serves(self, queue: str) -> bool:
+        """Tell whether somebody works on this queue here."""
+        return queue not in self.switched_off
+
+    def need(self, queue: str) -> None:
+        """Raise SwitchedOffError unless this deployment serves the queue."""
+        if not self.serves(queue):
+            raise SwitchedOffError(
+                f"the {queue} service is switched off in this deployment", queue=queue
+            )

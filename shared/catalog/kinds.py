@@ -65,13 +65,16 @@ class RegisteredCatalogue(Catalogue):
 
 
 def register_kinds(
-    outbox: Registers, *, grace_seconds: float = GRACE_SECONDS
+    outbox: Registers,
+    *,
+    grace_seconds: float = GRACE_SECONDS,
+    switched_off: frozenset[str] = frozenset(),
 ) -> RegisteredCatalogue:
     """Register the catalogue's kinds in an outbox and return the catalogue that uses it.
 
     Call it once per outbox, in every process: whoever ends a task must know its kind.
     """
-    catalogue = Catalogue(tasks=outbox, grace_seconds=grace_seconds)
+    catalogue = Catalogue(tasks=outbox, grace_seconds=grace_seconds, switched_off=switched_off)
     upload, review = UploadHooks(catalogue), ReviewHooks(catalogue)
     kinds = CatalogueKinds(
         upload_store=Kind(
@@ -105,4 +108,6 @@ def register_kinds(
     )
     for kind in (kinds.upload_store, kinds.review_check, kinds.delete_blob):
         outbox.register(kind)
-    return RegisteredCatalogue(tasks=outbox, grace_seconds=grace_seconds, kinds=kinds)
+    return RegisteredCatalogue(
+        tasks=outbox, grace_seconds=grace_seconds, switched_off=switched_off, kinds=kinds
+    )

@@ -15,6 +15,7 @@ BloxError
 │   ├── ConflictError         the state does not allow it (409)
 │   ├── PreconditionError     a condition of the request does not hold (412)
 │   ├── TooLargeError         over a limit (413)
+│   ├── SwitchedOffError      this deployment does not have that service (501)
 │   └── BacklogError          too much work is waiting (429)
 └── StopError                 this execution must stop; no policy reads it
     ├── LeaseLost             another may own the task by now
@@ -131,6 +132,12 @@ class TooLargeError(RequestError):
     """It is over a limit."""
 
     code = "too_large"
+
+
+class SwitchedOffError(RequestError):
+    """This deployment does not have the service that would do it."""
+
+    code = "switched_off"
 
 
 class BacklogError(RequestError):

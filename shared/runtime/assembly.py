@@ -47,7 +47,11 @@ def assemble(settings: Settings, metrics: Metrics, *, threads: int) -> Parts:
         settings=settings,
         engine=engine,
         outbox=outbox,
-        catalogue=register_kinds(outbox, grace_seconds=settings.grace_seconds),
+        catalogue=register_kinds(
+            outbox,
+            grace_seconds=settings.grace_seconds,
+            switched_off=settings.services.switched_off,
+        ),
         channels=ChannelCatalogue(
             engine,
             secrets,

@@ -69,6 +69,24 @@ class WorkerSettings(Group):
     threads: int = pydantic.Field(8, ge=1, le=256)
 
 
+class ServicesSettings(Group):
+    """Which queues this deployment serves. One that is off gets no tasks; its API answers 501."""
+
+    upload: bool = True
+    review: bool = True
+    delete: bool = True
+    replica: bool = True
+    origin: bool = True
+    backup: bool = True
+    restore: bool = True
+    notify: bool = True
+
+    @property
+    def switched_off(self) -> frozenset[str]:
+        """Return the names of the queues that nobody serves."""
+        return frozenset(name for name, is_on in self.model_dump().items() if not is_on)
+
+
 class ApiSettings(Group):
     """The HTTP service. Every limit is checked before the bytes behind it are read."""
 
@@ -168,6 +186,7 @@ class Settings(pydantic.BaseModel):
     staging: StagingSettings = StagingSettings()
     outbox: OutboxSettings = OutboxSettings()
     worker: WorkerSettings = WorkerSettings()
+    services: ServicesSettings = ServicesSettings()
     api: ApiSettings = ApiSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     sweeps: SweepSettings = SweepSettings()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pydantic
 
 from shared.outbox.settings import OutboxSettings
-from shared.runtime.settings import Settings
+from shared.runtime.settings import ServicesSettings, Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -18,7 +18,9 @@ def leaves(model: type[pydantic.BaseModel]) -> set[str]:
     found = set()
     for name, field in model.model_fields.items():
         kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+        if kind is ServicesSettings:
+            found.add("switched_off")  # its fields are read together
+        elif isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
             found |= leaves(kind)
         elif kind is not OutboxSettings:
             found.add(name)

@@ -1,0 +1,19 @@
+"""Origin pulls: the rules of buckets, pulls and misses.
+
+The columns are written out, so that this step stays what it was when the models move on.
+"""
+
+from __future__ import annotations
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Nothing yet."""
+
+
+def downgrade() -> None:
+    """Nothing yet."""

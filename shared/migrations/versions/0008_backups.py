@@ -1,0 +1,19 @@
+"""Backups and restores: targets, runs, items, manifests, losses.
+
+The columns are written out, so that this step stays what it was when the models move on.
+"""
+
+from __future__ import annotations
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Nothing yet."""
+
+
+def downgrade() -> None:
+    """Nothing yet."""

@@ -1,0 +1,19 @@
+"""The outbox: what parked tasks and held slots are found by.
+
+The columns are written out, so that this step stays what it was when the models move on.
+"""
+
+from __future__ import annotations
+
+revision = "0009"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Nothing yet."""
+
+
+def downgrade() -> None:
+    """Nothing yet."""
