@@ -6,7 +6,6 @@ transaction: until its commit it has left nothing behind.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -31,8 +30,26 @@ from shared.catalog.payloads import REVIEW_CHECK, CheckReview
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.supersede import supersede_rows
 from shared.catalog.verdicts import has_passed
-from shared.catalog.versions import enqueue_upload, make_current, refresh
+from shared.catalog.versions import enqueue_upload, refresh
+from shared.catalog.writing import (
+    Facts,
+    LockedPut,
+    PutAnswer,
+    answer_of,
+    insert_version,
+    store_at_once,
+)
 from shared.core.errors import InvalidError, NotFoundError, TooLargeError
+
+__all__ = [
+    "LockedPut",
+    "PutAnswer",
+    "Staged",
+    "commit_put",
+    "instant_upload",
+    "lock_put",
+    "write_put",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,37 +63,6 @@ class Staged:
     content_type: str
     sniffed_type: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutAnswer:
-    """What was written. The staging files of `released` may be unlinked after the commit.
-
-    They belong to older versions that it superseded, and with `instant` to its own.
-    """
-
-    version_id: int
-    generation: int
-    state: str
-    task_id: int | None
-    etag: str
-    size: int
-    modified_at: dt.datetime
-    instant: bool
-    released: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """What a new version is made of."""
-
-    size: int
-    sha256: str
-    etag: str
-    content_type: str
-    sniffed_type: str | None
-    metadata: dict[str, str]
-    staging_key: str | None
 
 
 def commit_put(
@@ -96,7 +82,24 @@ def commit_put(
     reviewed bucket only once this version has passed. Raises PreconditionError, NotFoundError
     (`bucket_not_found`), TooLargeError and InvalidError; then nothing is written.
     """
-    facts = _Facts(
+    put = lock_put(session, bucket_id, key, staged, conditions=conditions)
+    return write_put(session, catalogue, put, trace_parent=trace_parent)
+
+
+def lock_put(
+    session: Session,
+    bucket_id: int,
+    key: str,
+    staged: Staged,
+    *,
+    conditions: Conditions = UNCONDITIONAL,
+) -> LockedPut:
+    """Take the locks of `commit_put` and judge whether it may go on; `write_put` does the rest.
+
+    For a worker, whose own task row is locked in between: it locks that one together with
+    `LockedPut.older_tasks`, by ascending id.
+    """
+    facts = Facts(
         size=staged.size,
         sha256=check_sha256(staged.sha256),
         etag=staged.etag,
@@ -106,9 +109,21 @@ def commit_put(
         staging_key=staged.key,
     )
     bucket, locked = _open(session, bucket_id, key, facts, conditions)
+    return LockedPut(bucket, locked, facts)
+
+
+def write_put(
+    session: Session,
+    catalogue: Catalogue,
+    put: LockedPut,
+    *,
+    trace_parent: str | None = None,
+) -> PutAnswer:
+    """Write the version whose key `lock_put` has locked in this transaction."""
+    bucket, locked, facts = put.bucket, put.locked, put.facts
     policy = _policy(bucket)
     if _is_known(session, locked) and _may_skip_review(session, bucket, policy, facts):
-        return _store_at_once(session, catalogue, bucket, locked, facts)
+        return store_at_once(session, catalogue, bucket, locked, facts)
     blob = Blob(
         tenant_id=bucket.tenant_id,
         sha256=facts.sha256,
@@ -121,13 +136,13 @@ def commit_put(
     session.flush()
     locked.blobs[blob.id] = blob
     if policy is None:
-        version = _insert(session, bucket, locked, facts, blob, VersionState.PENDING)
+        version = insert_version(session, bucket, locked, facts, blob, VersionState.PENDING)
         superseded = supersede_rows(session, catalogue, locked, below_generation=version.generation)
         version.task_id = enqueue_upload(
             session, catalogue, version, bucket=bucket, trace_parent=trace_parent
         )
     else:
-        version = _insert(session, bucket, locked, facts, blob, VersionState.REVIEWING)
+        version = insert_version(session, bucket, locked, facts, blob, VersionState.REVIEWING)
         superseded = []
         version.task_id = _enqueue_review(
             session, catalogue, bucket, policy, version, trace_parent=trace_parent
@@ -135,7 +150,7 @@ def commit_put(
     refresh(session, locked)
     if superseded:
         catalogue.tasks.supersede(session, superseded)
-    return _answer(version, locked, instant=False)
+    return answer_of(version, locked, instant=False)
 
 
 def instant_upload(
@@ -157,7 +172,7 @@ def instant_upload(
     """
     if size < 0:
         raise InvalidError("a size is not negative", code="size_invalid")
-    facts = _Facts(
+    facts = Facts(
         size=size,
         sha256=check_sha256(sha256),
         etag="",
@@ -172,7 +187,7 @@ def instant_upload(
         raise NotFoundError(
             "the content is not stored here: send its bytes", code="content_unknown"
         )
-    facts = _Facts(
+    facts = Facts(
         size=size,
         sha256=facts.sha256,
         etag=known.etag,
@@ -181,11 +196,11 @@ def instant_upload(
         metadata=facts.metadata,
         staging_key=None,
     )
-    return _store_at_once(session, catalogue, bucket, locked, facts)
+    return store_at_once(session, catalogue, bucket, locked, facts)
 
 
 def _open(
-    session: Session, bucket_id: int, key: str, facts: _Facts, conditions: Conditions
+    session: Session, bucket_id: int, key: str, facts: Facts, conditions: Conditions
 ) -> tuple[Bucket, LockedKey]:
     """Lock what a write touches and judge whether it may go on."""
     check_key(key)
@@ -216,7 +231,7 @@ def _is_known(session: Session, locked: LockedKey) -> bool:
 
 
 def _may_skip_review(
-    session: Session, bucket: Bucket, policy: ReviewPolicy | None, facts: _Facts
+    session: Session, bucket: Bucket, policy: ReviewPolicy | None, facts: Facts
 ) -> bool:
     return policy is None or has_passed(
         session,
@@ -237,56 +252,6 @@ def _known_version(session: Session, locked: LockedKey) -> Version | None:
         .order_by(Version.id)
         .limit(1)
     ).one_or_none()
-
-
-def _store_at_once(
-    session: Session, catalogue: Catalogue, bucket: Bucket, locked: LockedKey, facts: _Facts
-) -> PutAnswer:
-    """Make a version of content that is stored already current, without a task."""
-    winner = locked.winner
-    if winner is None:
-        raise LookupError("no blob holds the content")
-    version = _insert(session, bucket, locked, facts, winner, VersionState.PENDING)
-    locked.version = version
-    superseded = supersede_rows(session, catalogue, locked, below_generation=version.generation)
-    make_current(session, catalogue, locked)
-    if superseded:
-        catalogue.tasks.supersede(session, superseded)
-    return _answer(version, locked, instant=True)
-
-
-def _insert(
-    session: Session,
-    bucket: Bucket,
-    locked: LockedKey,
-    facts: _Facts,
-    blob: Blob,
-    state: VersionState,
-) -> Version:
-    """Insert the next generation of the key."""
-    generation = locked.row.generation + 1
-    version = Version(
-        object_id=locked.row.id,
-        bucket_id=bucket.id,
-        tenant_id=bucket.tenant_id,
-        generation=generation,
-        state=state,
-        blob_id=blob.id,
-        size_bytes=facts.size,
-        sha256=facts.sha256,
-        etag=facts.etag,
-        content_type=facts.content_type,
-        sniffed_type=facts.sniffed_type,
-        user_metadata=facts.metadata,
-        staging_key=facts.staging_key,
-        created_at=locked.now,
-    )
-    session.add(version)
-    session.flush()
-    # Written together with what `refresh` sets.
-    locked.row.generation = generation
-    locked.versions[version.id] = version
-    return version
 
 
 def _enqueue_review(
@@ -320,17 +285,3 @@ def _enqueue_review(
         trace_parent=trace_parent,
     )
     return enqueued.id
-
-
-def _answer(version: Version, locked: LockedKey, *, instant: bool) -> PutAnswer:
-    return PutAnswer(
-        version_id=version.id,
-        generation=version.generation,
-        state=version.state,
-        task_id=version.task_id,
-        etag=version.etag,
-        size=version.size_bytes,
-        modified_at=version.created_at,
-        instant=instant,
-        released=tuple(locked.released),
-    )
