@@ -7,7 +7,6 @@ then either an orphan for the sweep (an intent) or gone on from (the checkpoint)
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import structlog
 from sqlalchemy.orm import Session
@@ -18,6 +17,7 @@ from shared.catalog.context import Catalogue
 from shared.catalog.erasing import ChannelBook
 from shared.catalog.limits import TRIES_PER_CHANNEL
 from shared.catalog.locking import lock_blobs
+from shared.catalog.sending import TIDY_SECONDS, LocationRows, Sender, done
 from shared.catalog.store import IntentLost, Job, StoreCommit, StoredVersion, read_job
 from shared.core.clock import Deadline
 from shared.core.errors import SupersededError
@@ -26,14 +26,10 @@ from shared.outbox import Execution
 from shared.outbox.completion import Completion
 from shared.outbox.db import Database
 from shared.storage.errors import BreakerOpen, ChannelError, SourceError
-from shared.storage.progress import Progress
 from shared.storage.registry import OpenChannel
 from shared.storage.source import ChannelSource
 from shared.storage.staging import Staging
-from shared.storage.transfer import Transferred, transfer
-
-#: Seconds that a clean-up call may take whose failure is harmless.
-TIDY_SECONDS = 5.0
+from shared.storage.transfer import Transferred
 
 _log = structlog.get_logger("upload")
 
@@ -58,6 +54,28 @@ class Upload:
     job: Job
     plan: Plan
     failed_now: dict[str, str] = field(default_factory=dict)
+
+
+class UploadRows(LocationRows):
+    """Intents for the bytes of a version that waits in staging."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def lock(self, session: Session) -> object:
+        """Lock the version's blob."""
+        return lock_blobs(session, [self._job.blob_id])
+
+    def begin(self, session: Session, *, channel: str, execution: Execution) -> tuple[int, str]:
+        """See IntentRows.begin."""
+        location = intents.begin(
+            session,
+            version_id=self._job.version_id,
+            blob_id=self._job.blob_id,
+            channel=channel,
+            execution=execution,
+        )
+        return location.id, location.key
 
 
 def try_channel(upload: Upload, opened: OpenChannel) -> bool:
@@ -96,10 +114,12 @@ def _begin(upload: Upload, opened: OpenChannel) -> int:
     """Name the key and count the try, before the first byte; returns the location's id."""
     current = upload.plan.current
     is_same_try = current is not None and current.channel == opened.name
-    if current is not None and is_same_try and current.progress and _adopt(upload, current):
-        return current.location_id
-    location_id, key = _begin_intent(upload, opened.name)
-    failpoint("upload.after_intent")
+    sender = _sender(upload)
+    if current is not None and is_same_try and current.progress:
+        adopted = sender.adopt(current.location_id, channel=opened.name, progress=current.progress)
+        if adopted:
+            return current.location_id
+    location_id, key = sender.begin(opened.name)
     keep(
         upload,
         upload.plan.begun(OpenTry(opened.name, location_id, key), is_same_try=is_same_try),
@@ -108,82 +128,26 @@ def _begin(upload: Upload, opened: OpenChannel) -> int:
     return location_id
 
 
-def _begin_intent(upload: Upload, channel: str) -> tuple[int, str]:
-    job = upload.job
-
-    def write(session: Session) -> tuple[int, str]:
-        location = intents.begin(
-            session,
-            version_id=job.version_id,
-            blob_id=job.blob_id,
-            channel=channel,
-            execution=upload.execution,
-        )
-        return location.id, location.key
-
-    return fenced.fenced(
-        upload.execution,
-        upload.deps.db,
-        lock=lambda session: lock_blobs(session, [job.blob_id]),
-        body=write,
-    )
-
-
-def _adopt(upload: Upload, current: OpenTry) -> bool:
-    """Go on with the upload that an earlier execution left open, under the same key."""
-    adopted = fenced.fenced(
-        upload.execution,
-        upload.deps.db,
-        lock=fenced.no_lock,
-        body=lambda session: intents.adopt(
-            session, current.location_id, execution=upload.execution
-        ),
-    )
-    if adopted:
-        upload.execution.emit("resumed", {"channel": current.channel, **_done(current.progress)})
-    return adopted
-
-
 def _send(upload: Upload, opened: OpenChannel, location_id: int) -> Transferred:
     """Transfer the bytes and prove them; goes on from the checkpoint's parts."""
     current = upload.plan.current
     if current is None:
         raise AssertionError("a try is under way")
-    progress = Progress.from_json(current.progress) if current.progress else None
-    known = {progress.upload_id} if progress else set()
-
-    def save(reached: Progress) -> None:
-        if reached.upload_id not in known:
-            known.add(reached.upload_id)
-            _keep_upload_id(upload, location_id, reached.upload_id)
-            failpoint("upload.after_upload_id")
-        keep(upload, upload.plan.progressed(reached.to_json()))
-        if reached.parts_done:
-            upload.execution.emit("part", {"channel": opened.name, **_done(reached.to_json())})
-            failpoint("upload.after_part")
-
-    sent = transfer(
+    return _sender(upload).send(
         ChannelSource(upload.deps.staging, upload.job.staging_key),
         opened,
-        current.key,
+        row_id=location_id,
+        key=current.key,
         size=upload.job.size_bytes,
         sha256=upload.job.sha256,
-        resume=progress,
-        save=save,
-        check=upload.execution.check,
-        deadline=upload.execution.deadline,
+        progress=current.progress,
+        keep=lambda progress: keep(upload, upload.plan.progressed(progress)),
     )
-    failpoint("upload.after_bytes")
-    return sent
 
 
-def _keep_upload_id(upload: Upload, location_id: int, upload_id: str) -> None:
-    fenced.fenced(
-        upload.execution,
-        upload.deps.db,
-        lock=fenced.no_lock,
-        body=lambda session: intents.keep_upload_id(session, location_id, upload_id),
-    )
+def _sender(upload: Upload) -> Sender:
+    rows = UploadRows(upload.job)
+    return Sender(upload.execution, upload.deps.db, rows, points="upload")
 
 
 def _note_failure(upload: Upload, opened: OpenChannel, error: ChannelError) -> None:
@@ -214,16 +178,8 @@ def _note_failure(upload: Upload, opened: OpenChannel, error: ChannelError) -> N
             "tries": upload.plan.tries.get(opened.name, 0),
         },
     )
-    if current is None or not current.progress:
-        return
-    deadline = upload.execution.deadline.within(TIDY_SECONDS)
-    try:
-        opened.channel.abort_upload(
-            current.key, str(current.progress["upload_id"]), deadline=deadline
-        )
-    except ChannelError as harmless:
-        # The sweep aborts it: the location keeps the upload's id.
-        _log.info("abort_left_to_sweep", channel=opened.name, error=str(harmless))
+    if current is not None:
+        _sender(upload).abort(opened, current.key, current.progress)
 
 
 def _commit(
@@ -266,7 +222,7 @@ def _tidy(upload: Upload, stored: StoredVersion) -> None:
 def keep(upload: Upload, plan: Plan) -> None:
     """Keep a plan in the task's row, and only then go by it."""
     progress = plan.current.progress if plan.current else None
-    upload.execution.checkpoint(plan.dump(), int(_done(progress)["bytes_done"]))
+    upload.execution.checkpoint(plan.dump(), done(progress)["bytes_done"])
     upload.plan = plan
 
 
@@ -276,11 +232,3 @@ def _read_again(upload: Upload) -> None:
     )
     if job is None:
         raise SupersededError("the version was stored meanwhile")
-
-
-def _done(progress: dict[str, Any] | None) -> dict[str, int]:
-    progress = progress or {}
-    return {
-        "parts_done": int(progress.get("parts_done", 0)),
-        "bytes_done": int(progress.get("bytes_done", 0)),
-    }

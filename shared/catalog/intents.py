@@ -46,11 +46,28 @@ def begin(
         or blob.state != BlobState.STAGED
     ):
         raise SupersededError("the version does not wait for its upload", version_id=version_id)
+    return _write(session, blob, channel=channel, execution=execution)
+
+
+def begin_copy(session: Session, *, blob_id: int, channel: str, execution: Execution) -> Location:
+    """Write an intent for one more copy of a live blob; the caller has locked the blob.
+
+    Raises SupersededError when the blob is not live any more, and ChannelUnavailable when the
+    channel was removed meanwhile.
+    """
+    blob = session.get(Blob, blob_id)
+    if blob is None or blob.state != BlobState.LIVE:
+        state = "gone" if blob is None else blob.state
+        raise SupersededError(f"the blob is {state}", blob_id=blob_id)
+    return _write(session, blob, channel=channel, execution=execution)
+
+
+def _write(session: Session, blob: Blob, *, channel: str, execution: Execution) -> Location:
     # Shared until the commit: a channel goes either before this intent, or not at all.
     if session.get(ChannelRecord, channel, with_for_update={"read": True}) is None:
         raise ChannelUnavailable("the channel is gone", channel=channel)
     location = Location(
-        blob_id=blob_id,
+        blob_id=blob.id,
         channel=channel,
         key=fresh_key(blob.tenant_id),
         state=LocationState.INTENT,
