@@ -7,7 +7,13 @@ from shared.catalog.models.base import Base, by_index, utc_clock, utc_now
 from shared.catalog.models.blobs import Blob, BlobRef, Location
 from shared.catalog.models.buckets import Bucket, ChannelRecord, Revision
 from shared.catalog.models.objects import ObjectRow, Version
-from shared.catalog.models.reviews import Review, ReviewStep, Verdict
+from shared.catalog.models.reviews import (
+    Review,
+    ReviewRun,
+    ReviewStep,
+    Verdict,
+    WebhookReviewer,
+)
 from shared.catalog.models.states import (
     LIVING,
     SERVED,
@@ -15,10 +21,13 @@ from shared.catalog.models.states import (
     BlobState,
     HolderKind,
     LocationState,
+    ReviewRunState,
     ReviewState,
+    SessionState,
     StepOutcome,
     VersionState,
 )
+from shared.catalog.models.uploads import UploadPart, UploadSession
 
 __all__ = [
     "LIVING",
@@ -37,14 +46,20 @@ __all__ = [
     "LocationState",
     "ObjectRow",
     "Review",
+    "ReviewRun",
+    "ReviewRunState",
     "ReviewState",
     "ReviewStep",
     "Revision",
+    "SessionState",
     "StepOutcome",
     "Tenant",
+    "UploadPart",
+    "UploadSession",
     "Verdict",
     "Version",
     "VersionState",
+    "WebhookReviewer",
     "by_index",
     "utc_clock",
     "utc_now",

@@ -62,6 +62,17 @@ class ReviewState(StrEnum):
     PASSED = "passed"
     REJECTED = "rejected"
     SUPERSEDED = "superseded"
+    FAILED = "failed"
+    """Only of what has passed before: reviewers could not judge it again; it stays as it was."""
+
+
+class ReviewRunState(StrEnum):
+    """Where a run of re-reviews stands. `planned`: all of its reviews are made."""
+
+    RUNNING = "running"
+    PLANNED = "planned"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
 
 
 class StepOutcome(StrEnum):
@@ -73,6 +84,21 @@ class StepOutcome(StrEnum):
     WAITING = "waiting"
     RETRY = "retry"
     ERROR = "error"
+
+
+class SessionState(StrEnum):
+    """Where a resumable upload stands."""
+
+    OPEN = "open"
+    """Takes parts."""
+    COMPLETING = "completing"
+    """Frozen; its task makes a version of the parts."""
+    DONE = "done"
+    """The version is made; its result is kept."""
+    FAILED = "failed"
+    """Its task ended without a version; the result says why. The parts stay for a manual retry."""
+    ABORTED = "aborted"
+    """Given up; on its way out."""
 
 
 class HolderKind(StrEnum):
