@@ -183,7 +183,7 @@ def _retryable(session: Session, task: EndedTask, states: set[VersionState]) -> 
 def _review(session: Session, version_id: int) -> Review:
     return session.scalars(
         sa.select(Review)
-        .where(Review.version_id == version_id)
+        .where(Review.version_id == version_id, Review.run_id == 0)
         .with_for_update()
         .execution_options(populate_existing=True)
     ).one()

@@ -132,7 +132,7 @@ def page_of_unfinished(
     if state == VersionState.REVIEWING:
         # One that waits for a person has no task, and its last one may have failed.
         statement = statement.join(Review, Review.version_id == Version.id).where(
-            Review.state == ReviewState.OPEN
+            Review.run_id == 0, Review.state == ReviewState.OPEN
         )
     return [Unfinished(*row) for row in session.execute(statement)]
 

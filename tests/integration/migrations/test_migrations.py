@@ -55,7 +55,8 @@ def definitions(engine: sa.Engine) -> dict[str, str]:
             rows = connection.execute(
                 sa.text("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL")
             )
-            found = {name: " ".join(sql.split()) for name, sql in rows}
+            # A column that was added later stands behind other blanks.
+            found = {name: re.sub(r"\s*([(),])\s*", r"\1", " ".join(s.split())) for name, s in rows}
         else:
             found = {}
             for name in sa.inspect(connection).get_table_names():
