@@ -284,4 +284,5 @@ def _enqueue_review(
         region=bucket.region,
         trace_parent=trace_parent,
     )
+    review.task_id = enqueued.id
     return enqueued.id
