@@ -7,6 +7,7 @@ from shared.catalog.models.base import Base, by_index, utc_clock, utc_now
 from shared.catalog.models.blobs import Blob, BlobRef, Location
 from shared.catalog.models.buckets import Bucket, ChannelRecord, Revision
 from shared.catalog.models.objects import ObjectRow, Version
+from shared.catalog.models.removal import Copy, Expiry, Hold, LifecycleWalk, Removal
 from shared.catalog.models.reviews import (
     Review,
     ReviewRun,
@@ -19,8 +20,11 @@ from shared.catalog.models.states import (
     SERVED,
     UNFINISHED,
     BlobState,
+    CopyState,
     HolderKind,
+    HoldState,
     LocationState,
+    RemovalState,
     ReviewRunState,
     ReviewState,
     SessionState,
@@ -40,11 +44,19 @@ __all__ = [
     "BlobState",
     "Bucket",
     "ChannelRecord",
+    "Copy",
+    "CopyState",
+    "Expiry",
+    "Hold",
+    "HoldState",
     "HolderKind",
     "IdempotencyRecord",
+    "LifecycleWalk",
     "Location",
     "LocationState",
     "ObjectRow",
+    "Removal",
+    "RemovalState",
     "Review",
     "ReviewRun",
     "ReviewRunState",

@@ -16,7 +16,7 @@ class Bucket(Base):
     """A tenant's named collection of objects, and where and under which rules they are kept.
 
     `channels` are channel names, the preferred one first. `review_policy` is a `ReviewPolicy` as
-    JSON, None without review; `review_policy_version` is its hash.
+    JSON, None without review; `review_policy_version` is its hash. `lifecycle` is a `Lifecycle`.
     """
 
     __tablename__ = "buckets"
@@ -35,6 +35,7 @@ class Bucket(Base):
     max_object_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
     created_at: Mapped[dt.datetime]
     updated_at: Mapped[dt.datetime]
+    lifecycle: Mapped[dict[str, Any] | None]
 
 
 class ChannelRecord(Base):

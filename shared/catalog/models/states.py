@@ -107,3 +107,30 @@ class HolderKind(StrEnum):
     VERSION = "version"
     HOLD = "hold"
     BACKUP = "backup"
+    COPY = "copy"
+
+
+class HoldState(StrEnum):
+    """Where a hold stands. Only an active one keeps the content."""
+
+    ACTIVE = "active"
+    RELEASED = "released"
+    EXPIRED = "expired"
+
+
+class RemovalState(StrEnum):
+    """Where a deletion by prefix stands."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class CopyState(StrEnum):
+    """Where a copy over channels stands."""
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
