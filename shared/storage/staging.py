@@ -1,7 +1,7 @@
 """Staging: where bodies wait between the request that brought them and the worker that stores them.
 
-A file channel with a writer for bodies that arrive in pieces, and a trash in which unclaimed files
-lie for a while before they go for good.
+A channel, a directory or a bucket, with a writer for bodies that arrive in pieces, and a trash in
+which unclaimed files lie for a while before they go for good.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from shared.core.clock import Deadline, utc_now
-from shared.storage.channel import Entry, Found
-from shared.storage.errors import ChannelFull, InvalidKey, ObjectMissing
+from shared.storage.channel import Channel, Entry, Found, OpenUpload
+from shared.storage.errors import InvalidKey, ObjectMissing
 from shared.storage.file import FileChannel
-from shared.storage.keys import check_key, fresh_key
-from shared.storage.md5 import Md5Helpers
+from shared.storage.keys import check_key
+from shared.storage.staging_file import FileGround
+from shared.storage.staging_objects import ObjectGround
 from shared.storage.staging_writer import Expected, StagingWriter
 
 _LIVE = "live"
@@ -24,15 +26,50 @@ _TRASH = "trash"
 _SWEEP_SECONDS = 60.0
 
 
+class Ground(Protocol):
+    """What directories and buckets do each in their own way. Keys are those on the channel."""
+
+    def writer(self, prefix: str, expected: Expected, *, reserve_bytes: int) -> StagingWriter:
+        """Begin a body under a fresh key below `prefix`."""
+        ...
+
+    def trash(self, key: str, trash_key: str) -> bool:
+        """Move a file, whose age then begins anew; False if it is not there."""
+        ...
+
+    def restore(self, trash_key: str, key: str) -> bool:
+        """Move a file back; False if it is in neither place."""
+        ...
+
+    def space(self) -> tuple[int, int] | None:
+        """Return (free, total) bytes; None where nobody can tell."""
+        ...
+
+    def open_uploads(self, prefix: str, *, deadline: Deadline) -> Iterator[OpenUpload]:
+        """Yield the multipart uploads of bodies that are not complete."""
+        ...
+
+    def wrote(self, key: str, nodes: frozenset[str]) -> bool:
+        """Tell whether one of these processes writes (or wrote) this key."""
+        ...
+
+
 class Staging:
-    """The staging area of one deployment: a directory that api and workers share.
+    """The staging area of one deployment: a directory or a bucket that api and workers share.
 
     Keys are made by `writer`; in the trash a file keeps its key, and readers find it there too.
+    Without a `ground` it is chosen by the channel.
     """
 
-    def __init__(self, channel: FileChannel) -> None:
+    def __init__(self, channel: Channel, ground: Ground | None = None) -> None:
         self.channel = channel
-        self._md5_helpers = Md5Helpers()
+        self._ground: Ground
+        if ground is not None:
+            self._ground = ground
+        elif isinstance(channel, FileChannel):
+            self._ground = FileGround(channel)
+        else:
+            self._ground = ObjectGround(channel)
 
     def prepare(self, *, deadline: Deadline) -> None:
         """Make the directory if it is not there."""
@@ -50,18 +87,10 @@ class Staging:
         """Begin a body. ChannelFull at once if `declared_size` cannot fit now.
 
         What is declared (sizes; `sha256` and `md5` in hexadecimal) is compared as soon as it can
-        be. `reserve_bytes` stay free on the file system.
+        be. `reserve_bytes` stay free where a file system tells how much is.
         """
-        free = self.free_bytes() - reserve_bytes
-        if free <= (declared_size or 0):
-            raise ChannelFull("staging is full", channel=self.channel.name, free_bytes=max(0, free))
-        return StagingWriter(
-            self.channel,
-            fresh_key(_LIVE),
-            Expected(size=declared_size, max_size=max_size, sha256=sha256, md5=md5),
-            md5_helpers=self._md5_helpers,
-            reserve_bytes=reserve_bytes,
-        )
+        expected = Expected(size=declared_size, max_size=max_size, sha256=sha256, md5=md5)
+        return self._ground.writer(_LIVE, expected, reserve_bytes=reserve_bytes)
 
     @contextmanager
     def get(
@@ -102,11 +131,14 @@ class Staging:
 
     def trash(self, key: str) -> bool:
         """Put a file into the trash, where its age begins anew; False if it is not there."""
-        return self.channel.move(key, _in_trash(key), touch=True)
+        return self._ground.trash(key, _in_trash(key))
 
     def restore(self, key: str) -> bool:
-        """Take a file out of the trash; False if it is not there."""
-        return self.channel.move(_in_trash(key), key)
+        """Take a file out of the trash; False if it is not there.
+
+        On some kinds it takes two calls, some time apart, until the trash holds it no more.
+        """
+        return self._ground.restore(_in_trash(key), key)
 
     def trashed(self, *, minimum_age_seconds: float, deadline: Deadline) -> Iterator[Entry]:
         """Yield what has lain in the trash for that long, under the keys it had before."""
@@ -122,13 +154,25 @@ class Staging:
             minimum_age_seconds=minimum_age_seconds, deadline=Deadline(_SWEEP_SECONDS)
         )
 
-    def free_bytes(self) -> int:
-        """Return how much fits."""
-        return self.channel.space()[0]
+    def open_uploads(self, *, deadline: Deadline) -> Iterator[OpenUpload]:
+        """Yield the multipart uploads of bodies that are under way, or were cut short."""
+        return self._ground.open_uploads(_LIVE, deadline=deadline)
 
-    def used_ratio(self) -> float:
-        """Return how full the file system is, 0 to 1."""
-        free, total = self.channel.space()
+    def wrote(self, key: str, nodes: frozenset[str]) -> bool:
+        """Tell whether one of these processes writes (or wrote) the body of this key."""
+        return self._ground.wrote(key, nodes)
+
+    def free_bytes(self) -> int | None:
+        """Return how much fits; None where nobody can tell, as on object stores."""
+        space = self._ground.space()
+        return None if space is None else space[0]
+
+    def used_ratio(self) -> float | None:
+        """Return how full the file system is, 0 to 1; None where there is none."""
+        space = self._ground.space()
+        if space is None:
+            return None
+        free, total = space
         return 1 - free / total if total else 1.0
 
     def _aged(

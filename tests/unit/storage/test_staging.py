@@ -128,7 +128,7 @@ def test_a_body_that_cannot_fit_is_refused_before_it_is_sent(staging: Staging) -
 def test_a_body_of_unknown_size_does_not_take_the_room_that_must_stay_free(
     staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shared.storage.staging_writer.LOOK_BYTES", 100_000)
+    monkeypatch.setattr("shared.storage.staging_file.LOOK_BYTES", 100_000)
     real, taken = os.fstatvfs, [0]
 
     def shrinking(descriptor: int) -> os.statvfs_result:

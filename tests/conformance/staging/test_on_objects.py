@@ -1,0 +1,104 @@
+"""What only staging on an object store has: parts, memory, and uploads that a kill leaves."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future
+
+import pytest
+
+from shared.core.errors import InvalidError
+from shared.storage.errors import ChannelError
+from shared.storage.staging import Staging
+from shared.storage.staging_objects import StagingBusy
+from tests.conformance.staging.conftest import MEMORY, MIB, NODE, PART
+from tests.support.content import read, soon
+
+
+def waited(future: Future[None] | None) -> bool:
+    if future is None:
+        return False
+    future.result(60)
+    return True
+
+
+def test_nothing_is_named_before_it_is_complete(objects: Staging) -> None:
+    with objects.writer() as writer:
+        writer.write(bytes(2 * PART + 1))
+        assert list(objects.channel.list(deadline=soon())) == []
+        assert writer.finish().size == 2 * PART + 1
+
+
+def test_no_room_is_told_of_and_no_ratio(objects: Staging) -> None:
+    assert objects.free_bytes() is None
+    assert objects.used_ratio() is None
+
+
+def test_whoever_waits_as_told_is_never_held_up(objects: Staging) -> None:
+    data, waits = os.urandom(4 * PART + 5), 0
+    # The others leave memory for one part: this body must send it before it takes more.
+    others = [objects.writer(declared_size=PART) for _ in range(MEMORY // PART - 1)]
+    with objects.writer() as writer:
+        for start in range(0, len(data), MIB):
+            waits += waited(writer.waits_for())
+            writer.write(data[start : start + MIB])
+        staged = writer.finish()
+    assert waits >= 1
+    assert read(objects, staged.key) == data
+    for other in others:
+        other.abort()
+
+
+def test_memory_is_bounded_and_given_back(objects: Staging) -> None:
+    writers = [objects.writer() for _ in range(MEMORY // PART)]
+    with pytest.raises(StagingBusy):
+        objects.writer()
+    with pytest.raises(StagingBusy):
+        objects.writer(declared_size=1)
+    writers.pop().abort()
+    with objects.writer(declared_size=3) as writer:
+        writer.write(b"abc")
+        writer.finish()
+    for writer in writers:
+        writer.write(b"abc")
+        writer.finish()
+    assert [objects.writer().abort() for _ in range(MEMORY // PART)]
+
+
+def test_an_upload_tells_who_writes_it(objects: Staging) -> None:
+    writer = objects.writer()
+    writer.write(bytes(2 * PART + 1))
+    waited(writer.waits_for())
+    (upload,) = objects.open_uploads(deadline=soon())
+    assert objects.wrote(upload.key, frozenset({"other", NODE}))
+    assert not objects.wrote(upload.key, frozenset({"other"}))
+    writer.abort()
+    assert list(objects.open_uploads(deadline=soon())) == []
+
+
+def test_an_upload_that_was_swept_cannot_be_finished(objects: Staging) -> None:
+    writer = objects.writer()
+    writer.write(bytes(2 * PART + 1))
+    waited(writer.waits_for())
+    for upload in objects.open_uploads(deadline=soon()):
+        objects.channel.abort_upload(upload.key, upload.upload_id, deadline=soon())
+    with pytest.raises((ChannelError, InvalidError)):
+        writer.finish()
+    assert list(objects.channel.list(deadline=soon())) == []
+    assert list(objects.open_uploads(deadline=soon())) == []
+
+
+def test_a_store_that_fails_in_the_middle_ends_the_body(
+    objects: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = objects.writer()
+    writer.write(bytes(2 * PART + 1))
+    waited(writer.waits_for())
+    with monkeypatch.context() as patch:
+        patch.setattr("shared.storage.staging_objects.CALL_SECONDS", 0.0)
+        with pytest.raises(Exception, match="no time left"):
+            writer.finish()
+    assert list(objects.channel.list(deadline=soon())) == []
+    # The abort had no time either: the sweep finds the upload.
+    assert len(list(objects.open_uploads(deadline=soon()))) == 1
+    assert [objects.writer().abort() for _ in range(MEMORY // PART)]
