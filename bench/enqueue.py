@@ -68,7 +68,9 @@ def enqueue_rates(stage_: Stage) -> dict[str, list[float]]:
     """Measure the ways to write one row with its commit, interleaved."""
     outbox = stage_.outbox()
     outbox.register(NOTHING)
-    outbox._enqueuer._credits = _Credits()  # every call takes the whole way, push and mark included
+    outbox._enqueuer._births.credits = (
+        _Credits()
+    )  # every call takes the whole way, push and mark included
     outbox.start_producer()
     engine = outbox.context.db.engine
     insert = sa.text(_INSERT.format(*(f":{name}" for name in _NAMES)))

@@ -6,9 +6,6 @@ push, or the bell of the filler) is handed to the dispatcher thread by a hook of
 
 from __future__ import annotations
 
-import datetime as dt
-import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pydantic
 from sqlalchemy.orm import Session
 
-from shared.core.clock import monotonic, utc_now
+from shared.core.clock import monotonic
 from shared.core.errors import InvalidError
 from shared.outbox.after_commit import after_commit
+from shared.outbox.births import Births, Born, Credits, Litter
 from shared.outbox.db import Database
 from shared.outbox.kinds import Kind, Kinds
-from shared.outbox.messages import queue_key
 from shared.outbox.options import Options
 from shared.outbox.records import add_events
 from shared.outbox.settings import OutboxSettings
@@ -40,16 +37,6 @@ CHARACTERS_PER_INSERT = 2 * 1024 * 1024
 LATE_SECONDS = 3.0
 _INFO = "shared.outbox.after_commit"
 _DUPLICATE = frozenset({1062})
-
-
-class Credits(Protocol):
-    """What a producer asks before it may dispatch by itself."""
-
-    def take(self, queue_name: str, tenant_id: str) -> bool:
-        """Take one credit of this queue; False when none is held."""
-
-    def mark_backlog(self, queue_name: str, tenant_id: str) -> None:
-        """Remember that this tenant has a row waiting for the filler: it uses no credit."""
 
 
 class AfterCommit(Protocol):
@@ -93,19 +80,14 @@ class Enqueuer:
         self._db = db
         self._kinds = kinds
         self._settings = settings
-        self._credits = credits
+        self._births = Births(db.dialect, settings, credits)
         self._after_commit = after_commit
-        self._row = db.dialect.sql(statements.ROW)
-        self._row_at = db.dialect.sql(statements.ROW_AT)
         # Credits and messages are only for those who have a dispatcher running.
         self.is_producing = False
-        self._prefix = ""
-        self._counter = 0
-        self._counter_lock = threading.Lock()
 
     def begin(self) -> None:
-        """Begin to use credits: a dispatcher runs. Names no dispatch as a forked twin would."""
-        self._prefix = os.urandom(8).hex()
+        """Begin to use credits: a dispatcher runs."""
+        self._births.begin()
         self.is_producing = True
 
     def enqueue(
@@ -130,10 +112,10 @@ class Enqueuer:
                 found = self._find(cursor, kind, chosen)
                 if found is not None:
                     return Enqueued(found, created=False)
-            row = self._values(kind, body, chosen)
-            text = statements.INSERT + (self._row if chosen.due_at is None else self._row_at)
+            litter = self._litter(kind, chosen)
+            row = litter.row(body)
             try:
-                cursor.execute(text, row)
+                cursor.execute(statements.INSERT + row.mark, row.values)
             except Exception as error:
                 found = self._lost_race(cursor, kind, chosen, error)
                 if found is None:
@@ -142,7 +124,7 @@ class Enqueuer:
             task_id = int(cursor.lastrowid)
             if kind.events:
                 self._record_birth(cursor, [(task_id, row)])
-        self._remember(after, kind, chosen, row, task_id)
+        self._remember(after, kind, chosen, litter, [(task_id, row)])
         return Enqueued(task_id, created=True)
 
     def enqueue_many(
@@ -162,25 +144,29 @@ class Enqueuer:
             raise InvalidError("enqueue_many takes no dedupe_key and no idempotency_key")
         bodies = [kind.dump(payload) for payload in payloads]
         after = _after_commit_of(session, self._after_commit)
-        mark = self._row if chosen.due_at is None else self._row_at
+        litter = self._litter(kind, chosen)
         answers: list[Enqueued] = []
         with self._db.cursor_in(session) as cursor:
             for batch in _batches(bodies):
-                rows = [self._values(kind, body, chosen) for body in batch]
+                rows = [litter.row(body) for body in batch]
                 cursor.execute(
-                    statements.INSERT + ",".join([mark] * len(rows)),
-                    [value for row in rows for value in row],
+                    statements.INSERT + ",".join([row.mark for row in rows]),
+                    [value for row in rows for value in row.values],
                 )
                 born = list(zip(self._ids(cursor, len(rows)), rows, strict=True))
                 if kind.events:
                     self._record_birth(cursor, born)
-                for task_id, row in born:
-                    self._remember(after, kind, chosen, row, task_id)
-                    answers.append(Enqueued(task_id, created=True))
+                self._remember(after, kind, chosen, litter, born)
+                answers += [Enqueued(task_id, created=True) for task_id, _ in born]
         return answers
 
-    def _record_birth(self, cursor: Any, born: Sequence[tuple[int, list[Any]]]) -> None:
-        events = [(task_id, row[4], f'{{"from": null, "to": "{row[4]}"}}') for task_id, row in born]
+    def _litter(self, kind: Kind[Any], chosen: Options) -> Litter:
+        return self._births.litter(kind, chosen, is_producing=self.is_producing)
+
+    def _record_birth(self, cursor: Any, born: Sequence[tuple[int, Born]]) -> None:
+        events = [
+            (task_id, row.state, f'{{"from": null, "to": "{row.state}"}}') for task_id, row in born
+        ]
         add_events(cursor, self._db.dialect, events)
 
     def _ids(self, cursor: Any, count: int) -> range:
@@ -192,65 +178,28 @@ class Enqueuer:
         step = int(cursor.fetchone()[0])
         return range(last, last + count * step, step)
 
-    def _values(self, kind: Kind[Any], body: str, chosen: Options) -> list[Any]:
-        due_at, delay = chosen.due_at, chosen.delay_seconds
-        if due_at is not None and due_at.tzinfo is not None:
-            due_at = due_at.astimezone(dt.UTC).replace(tzinfo=None)
-        is_due = delay == 0 and (due_at is None or due_at <= utc_now())
-        state, dispatch_id, lease = State.PENDING, None, None
-        if not is_due:
-            state = State.SCHEDULED
-        elif self.is_producing and self._credits.take(
-            queue_key(kind.queue, chosen.region), chosen.tenant_id
-        ):
-            state = State.DISPATCHING
-            dispatch_id, lease = self._dispatch_id(), self._settings.dispatch_lease_seconds
-        row: list[Any] = [
-            kind.queue,
-            chosen.region,
-            kind.name,
-            chosen.tenant_id,
-            state.value,
-            chosen.priority,
-            body,
-            chosen.dedupe_key,
-            chosen.idempotency_key,
-            chosen.parent_id,
-            chosen.max_attempts or kind.retry.max_attempts,
-            dispatch_id,
-            chosen.trace,
-        ]
-        if due_at is None:
-            row += [delay, delay, lease]
-        else:
-            when = self._db.dialect.from_time(due_at)
-            row += [when, when, lease]
-        return row
-
-    def _dispatch_id(self) -> str:
-        with self._counter_lock:
-            self._counter += 1
-            return f"{self._prefix}{self._counter:016x}"
-
     def _remember(
         self,
         after: _AfterCommit,
         kind: Kind[Any],
         chosen: Options,
-        row: list[Any],
-        task_id: int,
+        litter: Litter,
+        born: Sequence[tuple[int, Born]],
     ) -> None:
-        if row[4] == State.DISPATCHING.value:
-            expires = monotonic() + self._settings.dispatch_lease_seconds
-            after.dispatches.append(
-                (queue_key(kind.queue, chosen.region), task_id, row[11], expires)
-            )
-        elif row[4] == State.PENDING.value:
-            if self.is_producing:
-                self._credits.mark_backlog(queue_key(kind.queue, chosen.region), chosen.tenant_id)
-            if not after.lanes:
-                after.pending_since = monotonic()
-            after.lanes.append((kind.queue, chosen.region, chosen.tenant_id, chosen.priority))
+        expires = monotonic() + self._births.lease_seconds
+        is_waiting = False
+        for task_id, row in born:
+            if row.dispatch_id is not None:
+                after.dispatches.append((litter.queue_name, task_id, row.dispatch_id, expires))
+            elif row.state == State.PENDING.value:
+                is_waiting = True
+        if not is_waiting:
+            return
+        if self.is_producing:
+            self._births.credits.mark_backlog(litter.queue_name, chosen.tenant_id)
+        if not after.lanes:
+            after.pending_since = monotonic()
+        after.lanes.append((kind.queue, chosen.region, chosen.tenant_id, chosen.priority))
 
     def _find(self, cursor: Any, kind: Kind[Any], chosen: Options) -> int | None:
         sql = self._db.dialect.sql

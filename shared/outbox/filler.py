@@ -26,7 +26,7 @@ from shared.outbox.window import Fullness, Place, Places, window_size
 #: A process fills a queue until this long after it last said so.
 LEASE_MILLIS = 5000
 #: One round stays with one queue for this long at most; the others wait meanwhile.
-ROUND_SECONDS = 1.0
+ROUND_SECONDS = 0.2
 #: Rounds begin at least this far apart, so that a stream of bells is answered in batches.
 GATHER_SECONDS = 0.01
 #: Pages are marked this long after their push: the rows of a busy queue are taken by then.

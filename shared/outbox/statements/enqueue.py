@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-#: One row; the two `_plus` marks take seconds, or NULL for "none".
+from collections.abc import Sequence
+
 COLUMNS = (
     "queue, region, kind, tenant_id, state, priority, payload, dedupe_key, idempotency_key, "
     "parent_id, max_attempts, dispatch_id, trace_parent, due_at, order_at, lease_until, created_at"
 )
-#: Due after some seconds of the database's clock (0 for now).
-ROW = (
-    "({p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, "
-    "{now_plus}, {now_plus}, {now_plus}, {now})"
-)
-#: Due at a moment that the caller names. One that has passed counts as now by the database's clock,
-#: so that the scans' bounds hold, whatever the caller's clock says.
-ROW_AT = (
-    "({p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, {p}, "
-    "{now_or_later}, {now_or_later}, {now_plus}, {now})"
-)
 INSERT = "INSERT INTO tasks (" + COLUMNS + ") VALUES "
+
+
+def row(state: str, given: Sequence[bool], due: str) -> str:
+    """Return the marks of one row: parameters only for what differs from row to row.
+
+    `given` tells of dedupe key, idempotency key, parent, dispatch id and trace whether they are
+    there; `due` is the token of `due_at` and `order_at`: `now`, `now_plus` (seconds) or
+    `now_or_later` (a moment that the caller names; one that has passed counts as now by the
+    database's clock, so that the scans' bounds hold, whatever the caller's clock says).
+    """
+    dedupe, idempotency, parent, dispatch, trace = (
+        "{p}" if is_there else "NULL" for is_there in given
+    )
+    lease = "NULL" if dispatch == "NULL" else "{now_plus}"
+    return (
+        f"({{p}}, {{p}}, {{p}}, {{p}}, '{state}', {{p}}, {{p}}, {dedupe}, {idempotency}, {parent}, "
+        f"{{p}}, {dispatch}, {trace}, {{{due}}}, {{{due}}}, {lease}, {{now}})"
+    )
+
 
 FIND_ACTIVE = "SELECT id FROM tasks WHERE queue = {p} AND dedupe_active = {p}"
 FIND_IDEMPOTENT = "SELECT id FROM tasks WHERE tenant_id = {p} AND idempotency_key = {p}"

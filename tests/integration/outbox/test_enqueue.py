@@ -38,7 +38,7 @@ def outbox(outbox_url: str, redis_url: str, namespace: str) -> Iterator[Outbox]:
 
 @pytest.fixture
 def crediting(outbox: Outbox) -> Outbox:
-    outbox._enqueuer._credits = AllCredits()
+    outbox._enqueuer._births.credits = AllCredits()
     outbox.start_producer()
     return outbox
 
@@ -230,7 +230,7 @@ def test_a_redis_that_is_away_never_fails_the_caller(outbox_url: str, namespace:
         settings=OutboxSettings(redis_timeout_seconds=0.2),
     )
     outbox.register(NOTE)
-    outbox._enqueuer._credits = AllCredits()
+    outbox._enqueuer._births.credits = AllCredits()
     try:
         with Session(outbox.engine) as session, session.begin():
             enqueued = outbox.enqueue(session, NOTE, Note(text="x"))

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from shared.core.clock import monotonic
 from shared.core.errors import InvalidError
-from shared.outbox import Kind, backlog, enqueue
+from shared.outbox import Kind, backlog, births, enqueue
 from shared.outbox.credits import credits_key
 from shared.outbox.dialect import prepare
 from shared.outbox.filler import Filler
@@ -143,7 +143,7 @@ def test_an_outbox_made_before_a_fork_is_another_in_each_child(outbox: Outbox) -
         if pid == 0:
             try:
                 outbox.start_producer()
-                answer = f"{outbox._enqueuer._dispatch_id()} {outbox.context.node}"
+                answer = f"{outbox._enqueuer._births.dispatch_id()} {outbox.context.node}"
                 os.write(writer, answer.encode())
             finally:
                 os._exit(0)
@@ -201,7 +201,7 @@ def test_a_moment_that_has_passed_counts_as_the_databases_now(
     bench.context.kinds.register(NOTE)
     now = clock(bench)
     behind = now - dt.timedelta(hours=1)
-    monkeypatch.setattr(enqueue, "utc_now", lambda: behind)
+    monkeypatch.setattr(births, "utc_now", lambda: behind)
     for due_at in (behind, behind + dt.timedelta(minutes=1)):
         row = bench.columns(bench.put(NOTE, Note(text="x"), due_at=due_at))
         assert row["due_at"] >= now
@@ -231,7 +231,7 @@ def test_a_transaction_that_commits_late_is_not_overlooked_in_a_busy_queue(
     monkeypatch.setattr(enqueue, "LATE_SECONDS", 0.2)
     outbox = Outbox(sa.create_engine(outbox_url), redis_url, namespace=namespace)
     outbox.register(NOTE)
-    outbox._enqueuer._credits = NoCredits()
+    outbox._enqueuer._births.credits = NoCredits()
     bench = Bench(outbox_url, redis_url, namespace=namespace, full_scan_seconds=3600.0)
     consume(bench, threads=1, queues=["notes"])
     filler = Filler(bench.context)

@@ -42,7 +42,7 @@ class Stack:
 
     def dispatched(self) -> tuple[int, str]:
         """Leave one task in Redis before there is a consumer; returns its id and dispatch."""
-        self.outbox._enqueuer._credits = AllCredits()
+        self.outbox._enqueuer._births.credits = AllCredits()
         task_id = self.enqueue()
         row = eventually(lambda: (r := self.row(task_id)).state == "dispatched" and r)
         return task_id, str(row.dispatch_id)

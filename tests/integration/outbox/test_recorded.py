@@ -33,7 +33,7 @@ WATCHED = Kind(name="watched.do", payload=Nothing, events=True)
 def outbox(outbox_url: str, redis_url: str, namespace: str) -> Iterator[Outbox]:
     made = Outbox(sa.create_engine(outbox_url), redis_url, namespace=namespace)
     made.register(WATCHED)
-    made._enqueuer._credits = AllCredits()
+    made._enqueuer._births.credits = AllCredits()
     yield made
     made.close()
     made.engine.dispose()

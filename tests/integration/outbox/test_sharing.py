@@ -21,7 +21,8 @@ from tests.support.eventually import eventually
 from tests.support.filling import PLAIN
 from tests.support.outbox import Bench
 
-BACKLOG = 10_000
+#: More than a process does between two looks at a queue that has been empty.
+BACKLOG = 30_000
 
 
 class Nothing(pydantic.BaseModel):
@@ -40,7 +41,7 @@ def outbox(outbox_url: str, redis_url: str, namespace: str) -> Iterator[Outbox]:
         namespace=namespace,
         settings=settings_for(30.0),
     )
-    made._enqueuer._credits = AllCredits()
+    made._enqueuer._births.credits = AllCredits()
     yield made
     made.drain(5)
     made.close()
