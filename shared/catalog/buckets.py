@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from shared.catalog.backup_policy import BackupPolicy
 from shared.catalog.limits import check_bucket_name, is_name
 from shared.catalog.models import (
     LIVING,
@@ -39,6 +40,7 @@ class BucketSpec(pydantic.BaseModel):
     channels: list[ChannelName] = pydantic.Field(min_length=1, max_length=MAX_CHANNELS)
     review_policy: ReviewPolicy | None = None
     max_object_bytes: int | None = pydantic.Field(default=None, ge=0, le=2**63 - 1)
+    backup: BackupPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ def put_bucket(session: Session, tenant_id: str, name: str, spec: BucketSpec) ->
     """
     check_bucket_name(name)
     _check_channels(session, spec.channels)
+    _check_backup(session, spec)
     bucket = _locked(session, tenant_id, name)
     created = bucket is None
     if bucket is None:
@@ -147,7 +150,20 @@ def _fill(bucket: Bucket, spec: BucketSpec) -> None:
     bucket.review_policy = None if policy is None else policy.model_dump(mode="json")
     bucket.review_policy_version = None if policy is None else policy.version
     bucket.max_object_bytes = spec.max_object_bytes
+    bucket.backup = None if spec.backup is None else spec.backup.model_dump(mode="json")
     bucket.updated_at = utc_clock()
+
+
+def _check_backup(session: Session, spec: BucketSpec) -> None:
+    if spec.backup is None:
+        return
+    if spec.backup.target in spec.channels:
+        raise InvalidError(
+            "a backup goes to a channel that is none of the bucket's own",
+            code="backup_target_own",
+            channel=spec.backup.target,
+        )
+    _check_channels(session, [spec.backup.target])
 
 
 def _check_channels(session: Session, names: list[str]) -> None:

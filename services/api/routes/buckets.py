@@ -11,6 +11,7 @@ from services.api.json_route import JsonRoute
 from services.api.routes.puts import BucketName
 from services.api.views import DEFAULT_LIMIT, Limit, NameCursor, Time, View
 from shared.catalog.accounts import Principal
+from shared.catalog.backup_policy import BackupPolicy
 from shared.catalog.buckets import (
     BucketSpec,
     PutBucket,
@@ -33,6 +34,7 @@ class BucketView(View):
     channels: list[str] = Field(description="Candidate channels, the preferred one first.")
     review_policy: ReviewPolicy | None = Field(description="Null where nothing is reviewed.")
     max_object_bytes: int | None
+    backup: BackupPolicy | None = Field(description="Null where nothing is backed up.")
     created_at: Time
     updated_at: Time
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from shared.catalog.models.accounts import ApiKey, IdempotencyRecord, Tenant
+from shared.catalog.models.backups import BackupContent, BackupItem, BackupRun
 from shared.catalog.models.base import Base, by_index, utc_clock, utc_now
 from shared.catalog.models.blobs import Blob, BlobRef, Location
 from shared.catalog.models.buckets import Bucket, ChannelRecord, Revision
 from shared.catalog.models.objects import ObjectRow, Version
 from shared.catalog.models.removal import Copy, Expiry, Hold, LifecycleWalk, Removal
+from shared.catalog.models.restores import Loss, Restore, RestoreItem
 from shared.catalog.models.reviews import (
     Review,
     ReviewRun,
@@ -38,6 +40,12 @@ __all__ = [
     "SERVED",
     "UNFINISHED",
     "ApiKey",
+    "BackupContent",
+    "BackupContentState",
+    "BackupItem",
+    "BackupItemState",
+    "BackupRun",
+    "BackupRunState",
     "Base",
     "Blob",
     "BlobRef",
@@ -54,9 +62,14 @@ __all__ = [
     "LifecycleWalk",
     "Location",
     "LocationState",
+    "Loss",
+    "LossState",
     "ObjectRow",
     "Removal",
     "RemovalState",
+    "Restore",
+    "RestoreItem",
+    "RestoreState",
     "Review",
     "ReviewRun",
     "ReviewRunState",

@@ -16,7 +16,8 @@ class Bucket(Base):
     """A tenant's named collection of objects, and where and under which rules they are kept.
 
     `channels` are channel names, the preferred one first. `review_policy` is a `ReviewPolicy` as
-    JSON, None without review; `review_policy_version` is its hash. `lifecycle` is a `Lifecycle`.
+    JSON, None without review; `review_policy_version` is its hash. `lifecycle` is a `Lifecycle`,
+    `backup` a `BackupPolicy`. The columns stand in the order of the migrations.
     """
 
     __tablename__ = "buckets"
@@ -36,6 +37,7 @@ class Bucket(Base):
     created_at: Mapped[dt.datetime]
     updated_at: Mapped[dt.datetime]
     lifecycle: Mapped[dict[str, Any] | None]
+    backup: Mapped[dict[str, Any] | None]
 
 
 class ChannelRecord(Base):

@@ -58,6 +58,8 @@ class Version(Base):
         sa.Index("ix_versions_bucket", "bucket_id", "state", "id"),
         sa.Index("ix_versions_blob", "blob_id"),
         sa.Index("ix_versions_staging", "staging_key"),
+        # What a backup's snapshot held and has been overwritten or deleted since.
+        sa.Index("ix_versions_ended", "bucket_id", "ended_at", "id"),
         {"sqlite_autoincrement": True, **MYSQL},
     )
 

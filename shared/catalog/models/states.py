@@ -134,3 +134,58 @@ class CopyState(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+class BackupRunState(StrEnum):
+    """Where one backup run stands. Only a complete one can be restored from."""
+
+    OPEN = "open"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    PRUNED = "pruned"
+    FOLLOWING = "following"
+    """Never ends: what was copied as it became live."""
+
+
+class BackupItemState(StrEnum):
+    """Where one content of one run stands. A lost one could be read nowhere."""
+
+    OPEN = "open"
+    DONE = "done"
+    LOST = "lost"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class BackupContentState(StrEnum):
+    """Where bytes on a backup target stand. Damaged ones are never read again."""
+
+    INTENT = "intent"
+    STORED = "stored"
+    DAMAGED = "damaged"
+    CONDEMNED = "condemned"
+    DELETE_FAILED = "delete_failed"
+    TOMBSTONE = "tombstone"
+
+
+class LossState(StrEnum):
+    """Where one lost copy stands. `unrecoverable` and `failed` ones are asked again each day."""
+
+    OPEN = "open"
+    RESTORED = "restored"
+    PRESENT = "present"
+    """It was there after all."""
+    SUPERSEDED = "superseded"
+    """Nothing needs the content any more."""
+    UNRECOVERABLE = "unrecoverable"
+    FAILED = "failed"
+
+
+class RestoreState(StrEnum):
+    """Where one restore stands."""
+
+    OPEN = "open"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
