@@ -49,16 +49,27 @@ class DatabaseSettings(Group):
 
 
 class StagingSettings(Group):
-    """Where bytes wait between the request and the upload task.
+    """Where bytes wait between the request and the upload task: a folder, or a bucket.
 
-    `shared` says that every process that may run on another machine sees the same folder.
+    Of kind `file`: `path`; `shared` says that every process that may run on another machine sees
+    the same folder. Of kind `s3`: a bucket that is staging's alone, so that no common disk is
+    needed; each process holds at most `memory_bytes` of bodies in parts of `part_bytes`.
     `max_age_seconds`: files that nothing names go to the trash when they are older, and from there
     for good after `trash_seconds`.
     """
 
+    kind: Literal["file", "s3"] = "file"
     path: Path = Path(".blox/staging")
     shared: bool = False
     min_free_bytes: int = pydantic.Field(512 * MIB, ge=0)
+    endpoint: str = ""
+    bucket: str = ""
+    region: str = ""
+    prefix: str = ""
+    access_key: str = ""
+    secret_key: pydantic.SecretStr = pydantic.SecretStr("")
+    part_bytes: int = pydantic.Field(5 * MIB, ge=5 * MIB, le=64 * MIB)
+    memory_bytes: int = pydantic.Field(128 * MIB, ge=16 * MIB)
     max_age_seconds: float = pydantic.Field(86400.0, ge=0)
     trash_seconds: float = pydantic.Field(7 * 86400.0, ge=0)
 
@@ -102,6 +113,20 @@ class ApiSettings(Group):
     max_backlog: int = pydantic.Field(1_000_000, ge=1)
     body_idle_seconds: float = pydantic.Field(60.0, gt=0)
     docs: bool = True
+
+
+class FetchSettings(Group):
+    """HTTP to addresses that tenants name: origins, webhooks. Public ones on `ports` are open.
+
+    `allow` opens others as well: names, addresses, networks, each with an optional `:port` or `:*`
+    (`["10.0.0.0/8", "files.internal:8080"]`). `ca_file` is trusted beside the public authorities.
+    """
+
+    ports: list[int] = [80, 443]
+    allow: list[str] = []
+    ca_file: Path | None = None
+    connect_seconds: float = pydantic.Field(10.0, gt=0)
+    idle_seconds: float = pydantic.Field(30.0, gt=0)
 
 
 class SchedulerSettings(Group):
@@ -188,6 +213,7 @@ class Settings(pydantic.BaseModel):
     worker: WorkerSettings = WorkerSettings()
     services: ServicesSettings = ServicesSettings()
     api: ApiSettings = ApiSettings()
+    fetch: FetchSettings = FetchSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     sweeps: SweepSettings = SweepSettings()
     health: HealthSettings = HealthSettings()
