@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from typing import Protocol
 
 from starlette.requests import ClientDisconnect, Request
@@ -26,6 +27,10 @@ class Sink(Protocol):
         """Take the next bytes; raises when there are too many or no room."""
         ...
 
+    def waits_for(self) -> Future[None] | None:
+        """Return what must end before the next `write`; None when it can be at once."""
+        return None
+
 
 async def stream_body(request: Request, sink: Sink, *, idle_seconds: float) -> None:
     """Feed the whole body to `sink` as it arrives.
@@ -41,8 +46,11 @@ async def stream_body(request: Request, sink: Sink, *, idle_seconds: float) -> N
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnect
                 body = message.get("body", b"")
+                # While staging is slow no client is blamed for it.
+                idle.reschedule(None)
                 if len(body) <= CHUNK_BYTES:
                     if body:
+                        await _room(sink)
                         sink.write(body)
                 else:
                     await _write_pieces(sink, memoryview(body))
@@ -55,5 +63,18 @@ async def stream_body(request: Request, sink: Sink, *, idle_seconds: float) -> N
 
 async def _write_pieces(sink: Sink, body: memoryview) -> None:
     for start in range(0, len(body), CHUNK_BYTES):
+        await _room(sink)
         sink.write(bytes(body[start : start + CHUNK_BYTES]))
         await asyncio.sleep(0)
+
+
+async def _room(sink: Sink) -> None:
+    """Wait until the sink can take more; what went wrong meanwhile is told by the next write."""
+    future = sink.waits_for()
+    if future is None:
+        return
+    step = asyncio.wrap_future(future)
+    # Looked at here, so that no loop complains of an error that nobody has seen.
+    step.add_done_callback(lambda done: done.cancelled() or done.exception())
+    # A client that goes away does not take back a part that is being sent: this cancels nothing.
+    await asyncio.wait([step])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.api.bodies import Sink
 from services.api.uploads import Declared
 from shared.core.errors import InvalidError
 from shared.storage.staging import Staging
@@ -42,7 +43,7 @@ class Intake:
         )
 
 
-class SmallBody:
+class SmallBody(Sink):
     """A body of at most `SMALL_BYTES`, whole."""
 
     def __init__(self, intake: Intake) -> None:

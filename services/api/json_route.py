@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.types import Message
 
-from services.api.bodies import BodyTimeout, stream_body
+from services.api.bodies import BodyTimeout, Sink, stream_body
 from services.api.deps import get_api
 from shared.core.errors import TooLargeError
 
@@ -44,7 +44,7 @@ class JsonRoute(APIRoute):
         return read_and_handle
 
 
-class _Buffer:
+class _Buffer(Sink):
     """A small body, whole."""
 
     def __init__(self, limit: int) -> None:

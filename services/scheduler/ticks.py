@@ -45,7 +45,9 @@ def statistics(parts: Parts, metrics: Metrics) -> Tick:
             for node in live_nodes(context)
         ]
         gauges.update(count_tasks(context.db), nodes)
-        staging.set(parts.staging.used_ratio())
+        used_ratio = parts.staging.used_ratio()
+        if used_ratio is not None:
+            staging.set(used_ratio)
 
     return Tick(
         "statistics_refresh",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -15,7 +16,10 @@ from shared.runtime.metrics import Metrics, product_version
 from shared.runtime.observed_channels import ChannelMeter, ObservedChannels
 from shared.runtime.settings import Settings
 from shared.storage.file import FileChannel
+from shared.storage.registry import Channels
+from shared.storage.spec import ChannelSpec
 from shared.storage.staging import Staging
+from shared.storage.staging_objects import ObjectGround
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +62,28 @@ def assemble(settings: Settings, metrics: Metrics, *, threads: int) -> Parts:
             channels=ObservedChannels(ChannelMeter(metrics)),
             on_event=metrics.count_cache("channels"),
         ),
-        staging=open_staging(settings),
+        staging=open_staging(settings, node=lambda: outbox.context.node),
         secrets=secrets,
     )
 
 
-def open_staging(settings: Settings) -> Staging:
-    """Return the staging area; it must have been prepared, by the API's start or by hand."""
-    return Staging(FileChannel(settings.staging.path, name="staging"))
+def open_staging(settings: Settings, *, node: Callable[[], str] | None = None) -> Staging:
+    """Return the staging area; it must have been prepared, by the API's start or by hand.
+
+    `node` names this process as the table of processes does.
+    """
+    own = settings.staging
+    if own.kind == "file":
+        return Staging(FileChannel(own.path, name="staging"))
+    where = {"endpoint": own.endpoint, "bucket": own.bucket, "prefix": own.prefix}
+    spec = ChannelSpec(
+        "staging",
+        "s3",
+        {**where, **({"region": own.region} if own.region else {})},
+        {"access_key": own.access_key, "secret_key": own.secret_key.get_secret_value()},
+    )
+    channel = Channels().open(spec).channel
+    ground = ObjectGround(
+        channel, node=node, part_bytes=own.part_bytes, memory_bytes=own.memory_bytes
+    )
+    return Staging(channel, ground)

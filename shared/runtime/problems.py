@@ -11,7 +11,12 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from shared.outbox.dialect import IDLE_TRANSACTION_SECONDS, STATEMENT_SECONDS
-from shared.runtime.settings import ChannelSettings, Settings, SettingsError
+from shared.runtime.settings import (
+    ChannelSettings,
+    Settings,
+    SettingsError,
+    StagingSettings,
+)
 
 #: Connections that a process needs besides one per thread: dispatcher, claims, finisher, heartbeat,
 #: scans, health.
@@ -52,6 +57,7 @@ def _address_errors(settings: Settings) -> Iterator[str]:
         if missing:
             variables = ", ".join(f"BLOX_CHANNELS__{name}__{part}".upper() for part in missing)
             yield f"Channel {name} is of kind {channel.kind}, but lacks {variables}."
+    yield from _staging_errors(settings)
 
 
 def _database_errors(address: str) -> Iterator[str]:
@@ -67,9 +73,27 @@ def _database_errors(address: str) -> Iterator[str]:
         yield f"BLOX_DATABASE_URL: no driver for {scheme}:// is installed; take mysql+pymysql://."
 
 
+def _staging_errors(settings: Settings) -> Iterator[str]:
+    staging = settings.staging
+    if staging.kind == "file":
+        return
+    if missing := _missing_of_bucket(staging):
+        variables = ", ".join(f"BLOX_STAGING__{part}".upper() for part in missing)
+        yield f"Staging is of kind s3, but lacks {variables}."
+    if staging.memory_bytes < 2 * staging.part_bytes:
+        yield "BLOX_STAGING__MEMORY_BYTES holds not even two parts of BLOX_STAGING__PART_BYTES."
+    for name, channel in settings.channels.items():
+        if (channel.endpoint, channel.bucket) == (staging.endpoint, staging.bucket):
+            yield f"BLOX_STAGING__BUCKET is that of channel {name}: staging needs one of its own."
+
+
 def _missing(channel: ChannelSettings) -> list[str]:
     if channel.kind == "file":
         return [] if channel.root is not None else ["root"]
+    return _missing_of_bucket(channel)
+
+
+def _missing_of_bucket(channel: ChannelSettings | StagingSettings) -> list[str]:
     needed = {
         "endpoint": channel.endpoint,
         "bucket": channel.bucket,
@@ -99,10 +123,11 @@ def _pair_errors(settings: Settings) -> Iterator[str]:
     if settings.deployment == "kubernetes":
         if settings.is_sqlite:
             yield "SQLite is a file of one machine: on Kubernetes BLOX_DATABASE_URL names a server."
-        if not settings.staging.shared:
+        if settings.staging.kind == "file" and not settings.staging.shared:
             yield (
                 "BLOX_STAGING__SHARED is not true: on Kubernetes the API and the upload worker run "
-                "in different pods, so BLOX_STAGING__PATH must be a volume that all of them mount."
+                "in different pods, so BLOX_STAGING__PATH must be a volume that all of them mount, "
+                "or BLOX_STAGING__KIND s3."
             )
         if settings.health.host in _LOOPBACK:
             yield "BLOX_HEALTH__HOST is a loopback address, where Kubernetes reaches no probe."

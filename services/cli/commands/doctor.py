@@ -26,7 +26,7 @@ from shared.runtime.assembly import Parts, assemble
 from shared.runtime.metrics import Metrics
 from shared.runtime.problems import Problems, problems
 from shared.runtime.schema import schema_fault
-from shared.runtime.settings import Settings, load_settings, unknown_variables
+from shared.runtime.settings import Settings, StagingSettings, load_settings, unknown_variables
 
 #: Seconds between this machine's clock and the database's that leases bear well.
 _SKEW_SECONDS = 2.0
@@ -107,9 +107,13 @@ def _inside(settings: Settings, found: Problems) -> Iterator[Finding]:
         # What needs no credentials can be looked at all the same.
         stand_in = pydantic.SecretStr(SecretBox.generate_key())
         settings = settings.model_copy(update={"secret_key": stand_in})
+    looks = [_staging, _database, _clock, _schema, _channels, _consumers]
+    if any("BLOX_STAGING__" in text for text in found.errors):
+        settings = settings.model_copy(update={"staging": StagingSettings()})
+        looks.remove(_staging)
     parts = assemble(settings, Metrics("doctor"), threads=2)
     try:
-        for look in (_staging, _database, _clock, _schema, _channels, _consumers):
+        for look in looks:
             findings = _guarded(look, parts)
             yield from findings
             if look in (_database, _schema) and any(f.verdict == "fault" for f in findings):
@@ -120,10 +124,13 @@ def _inside(settings: Settings, found: Problems) -> Iterator[Finding]:
 
 
 def _staging(parts: Parts) -> Iterator[Finding]:
-    path, wanted = parts.settings.staging.path, parts.settings.staging.min_free_bytes
+    own = parts.settings.staging
+    path, wanted = own.path, own.min_free_bytes
     parts.staging.channel.probe(deadline=Deadline(_PROBE_SECONDS))
     free = parts.staging.free_bytes()
-    if free < wanted:
+    if free is None:
+        yield Finding("ok", "staging", f"bucket {own.bucket} at {own.endpoint} answers")
+    elif free < wanted:
         detail = f"{path} has {free:,} bytes free, BLOX_STAGING__MIN_FREE_BYTES wants {wanted:,}"
         yield Finding("fault", "staging", detail)
     else:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from shared.catalog.channel_catalogue import ChannelCatalogue
 from shared.catalog.invariants.leftovers import (
     Ages,
+    unfinished_bodies,
     unnamed_files,
     unnamed_keys,
     unneeded_uploads,
@@ -64,6 +65,7 @@ def byte_breaches(session: Session, stores: Stores) -> Iterator[Breach]:
     yield from _stored(session, opened, stores)
     yield from _acknowledged(session, stores)
     yield from unnamed_files(session, stores.staging, stores.ages)
+    yield from unfinished_bodies(session, stores.staging, stores.ages)
 
 
 def _stored(session: Session, opened: dict[str, Channel], stores: Stores) -> Iterator[Breach]:

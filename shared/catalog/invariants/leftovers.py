@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.models import Location, LocationState
+from shared.catalog.sweeps.bodies import bodies_over
 from shared.catalog.sweeps.staging import named
 from shared.core.clock import Deadline, utc_now
 from shared.core.errors import BloxError
@@ -115,6 +116,20 @@ def unnamed_files(session: Session, staging: Staging, ages: Ages) -> Iterator[Br
                     yield Breach("every staging file is named", f"staging:{key}", detail)
     except BloxError as error:
         yield Breach("staging answers", "staging", str(error))
+
+
+def unfinished_bodies(session: Session, staging: Staging, ages: Ages) -> Iterator[Breach]:
+    """Yield multipart uploads in staging that no process goes on with."""
+    try:
+        uploads = list(staging.open_uploads(deadline=Deadline(_LISTING_SECONDS)))
+    except BloxError as error:
+        yield Breach("staging answers", "staging", str(error))
+        return
+    over = bodies_over(session, staging, uploads, age_seconds=ages.upload)
+    session.rollback()
+    for upload in over:
+        subject = f"upload {upload.upload_id} of staging:{upload.key}"
+        yield Breach("every open upload is needed", subject, "no process goes on with it")
 
 
 def _pages(values: Iterable[str]) -> Iterator[list[str]]:

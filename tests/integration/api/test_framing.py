@@ -20,6 +20,9 @@ CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 
 
 class Body(bytearray):
+    def waits_for(self) -> None:
+        return None
+
     def write(self, chunk: bytes) -> None:
         self.extend(chunk)
 

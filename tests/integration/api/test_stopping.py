@@ -19,6 +19,9 @@ from tests.support.eventually import eventually
 
 
 class Body(bytearray):
+    def waits_for(self) -> None:
+        return None
+
     def write(self, chunk: bytes) -> None:
         self.extend(chunk)
 

@@ -10,6 +10,7 @@ import pytest
 from shared.outbox.settings import OutboxSettings
 from shared.runtime.problems import problems
 from shared.runtime.settings import (
+    MIB,
     ApiSettings,
     ChannelSettings,
     DatabaseSettings,
@@ -23,6 +24,13 @@ from shared.runtime.settings import (
 
 KEY = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 SERVER = "mysql+pymysql://u:p@db/blox"
+BUCKET = {
+    "kind": "s3",
+    "endpoint": "http://s3",
+    "bucket": "b",
+    "access_key": "a",
+    "secret_key": "s",
+}
 
 
 def good(**changes: Any) -> Settings:
@@ -53,6 +61,18 @@ def test_the_defaults_with_a_key_have_no_fault() -> None:
         (good(api=ApiSettings(port=9090)), "are the same"),
         (good(outbox=OutboxSettings(complete_seconds=60)), "COMPLETE_SECONDS"),
         (good(channels={"a": ChannelSettings(kind="file")}), "BLOX_CHANNELS__A__ROOT"),
+        (
+            good(staging=StagingSettings(kind="s3", endpoint="http://s3")),
+            "BLOX_STAGING__BUCKET, BLOX_STAGING__ACCESS_KEY, BLOX_STAGING__SECRET_KEY",
+        ),
+        (
+            good(staging={**BUCKET, "part_bytes": 16 * MIB, "memory_bytes": 16 * MIB}),
+            "BLOX_STAGING__MEMORY_BYTES",
+        ),
+        (
+            good(staging=BUCKET, channels={"a": ChannelSettings.model_validate(BUCKET)}),
+            "BLOX_STAGING__BUCKET is that of channel a",
+        ),
         (
             good(channels={"b": ChannelSettings(kind="s3", endpoint="http://s3")}),
             "BLOX_CHANNELS__B__BUCKET, BLOX_CHANNELS__B__ACCESS_KEY, BLOX_CHANNELS__B__SECRET_KEY",
@@ -99,6 +119,16 @@ def test_a_pod_with_shared_staging_and_a_server_is_fine() -> None:
         deployment="kubernetes",
         database_url=SERVER,
         staging=StagingSettings(path=Path("staging"), shared=True),
+        health=HealthSettings(host="0.0.0.0", port=9101),
+    )
+    assert problems(settings).errors == ()
+
+
+def test_pods_with_staging_in_a_bucket_need_no_common_disk() -> None:
+    settings = good(
+        deployment="kubernetes",
+        database_url=SERVER,
+        staging=BUCKET,
         health=HealthSettings(host="0.0.0.0", port=9101),
     )
     assert problems(settings).errors == ()
