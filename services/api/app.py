@@ -13,6 +13,7 @@ from services.api.routes import (
     audit,
     buckets,
     channels,
+    holds,
     instant,
     keys,
     listing,
@@ -51,7 +52,7 @@ _ROUTERS = [
     area.router
     for area in (
         puts, objects, listing, instant, buckets, tasks, task_actions, reviews, tenants, keys,
-        channels, nodes, audit,
+        channels, nodes, audit, holds,
     )
 ]  # fmt: skip
 

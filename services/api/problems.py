@@ -28,7 +28,6 @@ from shared.core.errors import (
     PreconditionError,
     RequestError,
     SwitchedOffError,
-    ThrottledError,
     TooLargeError,
     TransientError,
     UnauthorizedError,
@@ -144,8 +143,9 @@ def from_error(error: BloxError, *, request_id: str = "") -> Problem:
     headers: dict[str, str] = {}
     if status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = 'Bearer realm="cloudblox"'
-    if isinstance(error, BacklogError | ThrottledError):
-        headers["retry-after"] = str(max(1, round(error.retry_after_seconds)))
+    patience: float | None = getattr(error, "retry_after_seconds", None)
+    if patience is not None:
+        headers["retry-after"] = str(max(1, round(patience)))
     elif status in {503, 507}:
         headers["retry-after"] = str(RETRY_AFTER_SECONDS)
     if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:

@@ -38,6 +38,8 @@ SCOPES = frozenset(
         "tasks:write",
         "reviews:read",
         "reviews:write",
+        "holds:read",
+        "holds:write",
         ADMIN,
     }
 )

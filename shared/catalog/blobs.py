@@ -73,10 +73,11 @@ def drop_reference(
     return condemn(session, catalogue, blob)
 
 
-def condemn(session: Session, catalogue: Catalogue, blob: Blob) -> int:
+def condemn(session: Session, catalogue: Catalogue, blob: Blob) -> int | None:
     """Condemn a live blob that nobody refers to; returns the delete task, due after the grace.
 
-    The generation grows, so that the task of an earlier condemnation finds itself outdated.
+    The generation grows, so that the task of an earlier condemnation finds itself outdated. Where
+    nobody serves deletions there is no task: the blob waits for a deployment that does.
     """
     blob.state = BlobState.CONDEMNED
     blob.generation += 1
@@ -103,6 +104,7 @@ def dispose_staged(session: Session, catalogue: Catalogue, blob: Blob) -> int | 
         return None
     blob.state = BlobState.DELETING
     session.flush()
+    # Without a task it has no owner, and the sweep gives it one where deletions are served.
     blob.delete_owner = enqueue_delete(session, catalogue, blob, delay_seconds=0.0)
     session.flush()
     return blob.delete_owner
@@ -133,8 +135,13 @@ def _has_locations(session: Session, blob_id: int) -> bool:
 
 def enqueue_delete(
     session: Session, catalogue: Catalogue, blob: Blob, *, delay_seconds: float
-) -> int:
-    """Enqueue the delete task of a blob's present generation, unless one is under way; its id."""
+) -> int | None:
+    """Enqueue the delete task of a blob's present generation, unless one is under way; its id.
+
+    None where this deployment serves no deletions.
+    """
+    if not catalogue.serves("delete"):
+        return None
     enqueued = catalogue.tasks.enqueue(
         session,
         DELETE_BLOB,

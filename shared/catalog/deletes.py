@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from shared.catalog.blobs import dispose_staged, drop_reference
 from shared.catalog.conditions import UNCONDITIONAL, Conditions
 from shared.catalog.context import Catalogue
+from shared.catalog.holds import refuse_held
 from shared.catalog.limits import check_key
 from shared.catalog.locking import LockedKey, lock_key, share_bucket
 from shared.catalog.models import UNFINISHED, HolderKind, Version, VersionState
@@ -45,15 +46,18 @@ def delete_object(
 
     Unfinished tasks of the key are superseded, and what only a failure has blocked cannot be
     reviewed again: it would come back. Deleting what is not there is no error. Raises
-    PreconditionError and NotFoundError (`bucket_not_found`); then nothing is written.
+    PreconditionError, ConflictError (`object_held`), NotFoundError (`bucket_not_found`) and
+    SwitchedOffError; then nothing is written.
     """
     check_key(key)
+    catalogue.need("delete")
     bucket = share_bucket(session, bucket_id)
     locked = lock_key(session, bucket.id, key, create=False, blocked=True)
     served = None if locked is None else locked.served
     conditions.judge(None if served is None else served.etag)
     if locked is None:
         return DeleteAnswer(existed=False)
+    refuse_held(session, locked)
     for version in _blocked(locked):
         dispose_staged(session, catalogue, locked.blob_of(version))
         del locked.versions[version.id]

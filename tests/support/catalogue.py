@@ -219,11 +219,12 @@ class World:
         """Assert what must hold between the rows whenever nothing is under way."""
         versions = self.all(Version)
         blobs = {blob.id: blob for blob in self.all(Blob)}
-        references = {(ref.blob_id, ref.holder_id) for ref in self.all(BlobRef)}
+        rows = self.all(BlobRef)
+        references = {(ref.blob_id, ref.holder_id) for ref in rows if ref.holder_kind == "version"}
         stored = {(v.blob_id, v.id) for v in versions if v.state == VersionState.STORED}
         assert references == stored, "references are not the stored versions"
         for blob in blobs.values():
-            is_referred = any(blob_id == blob.id for blob_id, _ in references)
+            is_referred = any(ref.blob_id == blob.id for ref in rows)
             assert is_referred == (blob.state == BlobState.LIVE), f"blob {blob.id} {blob.state}"
         live = [
             (blob.tenant_id, blob.sha256, blob.size_bytes)

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from shared.catalog.invariants.contents import content_breaches
 from shared.catalog.invariants.objects import object_breaches
+from shared.catalog.invariants.removal import removal_breaches
 from shared.catalog.invariants.reviews import review_breaches
 from shared.catalog.invariants.work import work_breaches
 from shared.outbox.breach import Breach
@@ -27,3 +28,4 @@ def row_breaches(
     yield from object_breaches(session)
     yield from work_breaches(session, late, now - dt.timedelta(seconds=sweep_seconds))
     yield from review_breaches(session)
+    yield from removal_breaches(session, late)

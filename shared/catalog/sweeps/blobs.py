@@ -48,7 +48,8 @@ class BlobSweep:
 
     def run(self, turn: Pass) -> None:
         """Make one pass. It removes no bytes itself."""
-        for state in (BlobState.CONDEMNED, BlobState.DELETING):
+        served = self._catalogue.serves("delete")
+        for state in (BlobState.CONDEMNED, BlobState.DELETING) if served else ():
             for page in self._pages(state, turn):
                 for blob in self._without_task(page, state):
                     turn.counts[f"{state}_without_task"] += 1

@@ -11,8 +11,10 @@ import structlog
 
 from shared.catalog.sweeps.answers import AnswerSweep
 from shared.catalog.sweeps.blobs import BlobSweep
+from shared.catalog.sweeps.bodies import BodySweep
 from shared.catalog.sweeps.context import Pass, SweepContext
 from shared.catalog.sweeps.ends import EndSweep
+from shared.catalog.sweeps.holds import HoldSweep
 from shared.catalog.sweeps.locations import LocationSweep
 from shared.catalog.sweeps.reviews import ReviewSweep
 from shared.catalog.sweeps.staging import StagingSweep
@@ -56,9 +58,11 @@ class Sweeper:
         self._sweeps: tuple[Sweep, ...] = (
             EndSweep(context, retry=retry),
             ReviewSweep(context),
+            HoldSweep(context),
             BlobSweep(context),
             LocationSweep(context),
             UploadSweep(context),
+            BodySweep(context),
             StagingSweep(context),
             AnswerSweep(context),
         )
