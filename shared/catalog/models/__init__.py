@@ -9,6 +9,7 @@ from shared.catalog.models.blobs import Blob, BlobRef, Location
 from shared.catalog.models.buckets import Bucket, ChannelRecord, Revision
 from shared.catalog.models.objects import ObjectRow, Version
 from shared.catalog.models.removal import Copy, Expiry, Hold, LifecycleWalk, Removal
+from shared.catalog.models.replicas import LocationAudit, Replica, ReplicaRule
 from shared.catalog.models.restores import Loss, Restore, RestoreItem
 from shared.catalog.models.reviews import (
     Review,
@@ -27,8 +28,10 @@ from shared.catalog.models.states import (
     HoldState,
     LocationState,
     RemovalState,
+    ReplicaState,
     ReviewRunState,
     ReviewState,
+    RuleState,
     SessionState,
     StepOutcome,
     VersionState,
@@ -61,12 +64,16 @@ __all__ = [
     "IdempotencyRecord",
     "LifecycleWalk",
     "Location",
+    "LocationAudit",
     "LocationState",
     "Loss",
     "LossState",
     "ObjectRow",
     "Removal",
     "RemovalState",
+    "Replica",
+    "ReplicaRule",
+    "ReplicaState",
     "Restore",
     "RestoreItem",
     "RestoreState",
@@ -76,6 +83,7 @@ __all__ = [
     "ReviewState",
     "ReviewStep",
     "Revision",
+    "RuleState",
     "SessionState",
     "StepOutcome",
     "Tenant",

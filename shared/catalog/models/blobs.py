@@ -73,6 +73,7 @@ class Location(Base):
         sa.Index("uq_locations_key", "channel", "physical_key", unique=True),
         sa.Index("ix_locations_blob", "blob_id", "state"),
         sa.Index("ix_locations_state", "state", "id"),
+        sa.Index("ix_locations_channel", "channel", "state", "id"),
         # The sweep's walk over tombstones that were not probed yet.
         sa.Index("ix_locations_probe", "state", "probed_at", "tombstone_at"),
         {"sqlite_autoincrement": True, **MYSQL},

@@ -17,7 +17,8 @@ class Bucket(Base):
 
     `channels` are channel names, the preferred one first. `review_policy` is a `ReviewPolicy` as
     JSON, None without review; `review_policy_version` is its hash. `lifecycle` is a `Lifecycle`,
-    `backup` a `BackupPolicy`. The columns stand in the order of the migrations.
+    `backup` a `BackupPolicy`. `replica_channels` are those that every content is also to stand on.
+    The columns stand in the order of the migrations.
     """
 
     __tablename__ = "buckets"
@@ -37,6 +38,7 @@ class Bucket(Base):
     created_at: Mapped[dt.datetime]
     updated_at: Mapped[dt.datetime]
     lifecycle: Mapped[dict[str, Any] | None]
+    replica_channels: Mapped[list[str] | None]
     backup: Mapped[dict[str, Any] | None]
 
 

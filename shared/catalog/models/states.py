@@ -189,3 +189,23 @@ class RestoreState(StrEnum):
     COMPLETE = "complete"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+class ReplicaState(StrEnum):
+    """Where the work of having a blob on a channel stands; `completed` is never undone by an end.
+
+    `gone`: the blob is no longer live, or no rule asks for the copy.
+    """
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+class RuleState(StrEnum):
+    """Whether a bucket's rule stands. `removed` is being let go of, `ended` is a record."""
+
+    ACTIVE = "active"
+    REMOVED = "removed"
+    ENDED = "ended"
