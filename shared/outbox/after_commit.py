@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 _INFO = "shared.outbox.once_committed"
 _log = structlog.get_logger("outbox")
 _lock = threading.Lock()
+_installed = threading.Event()
 
 
 def after_commit(
@@ -27,7 +28,8 @@ def after_commit(
     What was registered in a savepoint that is rolled back is forgotten with it, unless it
     `outlives_savepoints`.
     """
-    _install()
+    if not _installed.is_set():
+        _install()
     if not session.in_transaction():
         session.begin()
     root = session.get_transaction()
@@ -40,6 +42,7 @@ def _install() -> None:
         if not sa.event.contains(Session, "after_commit", _committed):
             sa.event.listen(Session, "after_commit", _committed)
             sa.event.listen(Session, "after_soft_rollback", _rolled_back)
+        _installed.set()
 
 
 def _committed(session: Session) -> None:

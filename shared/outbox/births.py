@@ -16,6 +16,9 @@ from shared.outbox.settings import OutboxSettings
 from shared.outbox.statements import enqueue as statements
 from shared.outbox.states import State
 
+#: Without options.
+DEFAULTS = Options()
+
 
 class Credits(Protocol):
     """What a producer asks before it may dispatch by itself."""
@@ -48,14 +51,21 @@ class Births:
         self._lock = threading.Lock()
         #: Shapes are few; their texts are made once.
         self._marks: dict[tuple[Any, ...], str] = {}
+        #: What makes the rows of each kind without options.
+        self._plain: dict[str, Litter] = {}
 
     def begin(self) -> None:
         """Begin to use credits: a dispatcher runs. Names no dispatch as a forked twin would."""
         self._prefix = os.urandom(8).hex()
 
-    def litter(self, kind: Kind[Any], chosen: Options, *, is_producing: bool) -> Litter:
+    def litter(self, kind: Kind[Any], chosen: Options) -> Litter:
         """Return what makes rows of one kind with the same options."""
-        return Litter(self, kind, chosen, is_producing=is_producing)
+        if chosen is not DEFAULTS:
+            return Litter(self, kind, chosen)
+        found = self._plain.get(kind.name)
+        if found is None or found.kind is not kind:
+            found = self._plain[kind.name] = Litter(self, kind, chosen)
+        return found
 
     def mark(self, state: str, given: tuple[bool, ...], due: str) -> str:
         """Return the marks of a row of this shape."""
@@ -88,11 +98,10 @@ class Births:
 
 
 class Litter:
-    """Rows of one kind with the same options, one after the other."""
+    """Rows of one kind with the same options. Thread-safe."""
 
-    def __init__(
-        self, births: Births, kind: Kind[Any], chosen: Options, *, is_producing: bool
-    ) -> None:
+    def __init__(self, births: Births, kind: Kind[Any], chosen: Options) -> None:
+        self.kind = kind
         self.queue_name = queue_key(kind.queue, chosen.region)
         self._births = births
         self._tenant_id = chosen.tenant_id
@@ -104,17 +113,14 @@ class Litter:
         self._trace = [] if trace is None else [trace]
         self._given = (*(key is not None for key in keys), trace is not None)
         self._is_due, self._due, self._when = births.due(chosen)
-        self._may_dispatch = self._is_due and is_producing
 
-    def row(self, body: str) -> Born:
-        """Return the row of one payload; it takes a credit where there is one."""
+    def row(self, body: str, *, may_dispatch: bool) -> Born:
+        """Return the row of one payload; one that may go to Redis takes a credit if it can."""
         births, dispatch_id = self._births, None
-        if self._may_dispatch and births.credits.take(self.queue_name, self._tenant_id):
+        if may_dispatch and self._is_due and births.credits.take(self.queue_name, self._tenant_id):
             state, dispatch_id = State.DISPATCHING.value, births.dispatch_id()
         else:
             state = State.PENDING.value if self._is_due else State.SCHEDULED.value
-            # Once one waits, the next ones must not overtake it.
-            self._may_dispatch = False
         values = [*self._head, body, *self._keys]
         if dispatch_id is None:
             values += self._trace

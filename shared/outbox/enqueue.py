@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from shared.core.clock import monotonic
 from shared.core.errors import InvalidError
 from shared.outbox.after_commit import after_commit
-from shared.outbox.births import Births, Born, Credits, Litter
+from shared.outbox.births import DEFAULTS, Births, Born, Credits, Litter
 from shared.outbox.db import Database
 from shared.outbox.kinds import Kind, Kinds
 from shared.outbox.options import Options
@@ -62,9 +62,6 @@ class Enqueued:
     created: bool
 
 
-_DEFAULTS = Options()
-
-
 class Enqueuer:
     """Writes task rows for one outbox."""
 
@@ -104,7 +101,7 @@ class Enqueuer:
         or an option that does not fit.
         """
         kind = self._kinds.get(kind)
-        chosen = Options(**options) if options else _DEFAULTS
+        chosen = Options(**options) if options else DEFAULTS
         body = kind.dump(payload)
         after = _after_commit_of(session, self._after_commit)
         with self._db.cursor_in(session) as cursor:
@@ -112,8 +109,8 @@ class Enqueuer:
                 found = self._find(cursor, kind, chosen)
                 if found is not None:
                     return Enqueued(found, created=False)
-            litter = self._litter(kind, chosen)
-            row = litter.row(body)
+            litter = self._births.litter(kind, chosen)
+            row = litter.row(body, may_dispatch=self.is_producing)
             try:
                 cursor.execute(statements.INSERT + row.mark, row.values)
             except Exception as error:
@@ -144,11 +141,17 @@ class Enqueuer:
             raise InvalidError("enqueue_many takes no dedupe_key and no idempotency_key")
         bodies = [kind.dump(payload) for payload in payloads]
         after = _after_commit_of(session, self._after_commit)
-        litter = self._litter(kind, chosen)
+        litter = self._births.litter(kind, chosen)
+        may_dispatch = self.is_producing
         answers: list[Enqueued] = []
         with self._db.cursor_in(session) as cursor:
             for batch in _batches(bodies):
-                rows = [litter.row(body) for body in batch]
+                rows: list[Born] = []
+                for body in batch:
+                    row = litter.row(body, may_dispatch=may_dispatch)
+                    # Once one waits, the next ones must not overtake it.
+                    may_dispatch = row.dispatch_id is not None
+                    rows.append(row)
                 cursor.execute(
                     statements.INSERT + ",".join([row.mark for row in rows]),
                     [value for row in rows for value in row.values],
@@ -159,9 +162,6 @@ class Enqueuer:
                 self._remember(after, kind, chosen, litter, born)
                 answers += [Enqueued(task_id, created=True) for task_id, _ in born]
         return answers
-
-    def _litter(self, kind: Kind[Any], chosen: Options) -> Litter:
-        return self._births.litter(kind, chosen, is_producing=self.is_producing)
 
     def _record_birth(self, cursor: Any, born: Sequence[tuple[int, Born]]) -> None:
         events = [
