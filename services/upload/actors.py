@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from services.upload.assembling import assemble
 from services.upload.handlers import Deps, store
 from shared.catalog.kinds import RegisteredCatalogue
-from shared.catalog.payloads import StoreUpload
+from shared.catalog.payloads import AssembleUpload, StoreUpload
 from shared.outbox import Execution, Fail, Retry, Snooze
 
 if TYPE_CHECKING:
@@ -25,5 +26,9 @@ def register(
     @outbox.handler(catalogue.kinds.upload_store)
     def run(execution: Execution, payload: StoreUpload) -> Retry | Snooze | Fail | None:
         return store(execution, payload, deps)
+
+    @outbox.handler(catalogue.kinds.upload_assemble)
+    def join(execution: Execution, payload: AssembleUpload) -> Fail | None:
+        return assemble(execution, payload, deps)
 
     return outbox.actor(QUEUE)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,22 +13,34 @@ from shared.catalog.context import GRACE_SECONDS, Catalogue, Tasks
 from shared.catalog.hooks import ReviewHooks, UploadHooks
 from shared.catalog.payloads import (
     DELETE_BLOB,
+    DELETE_PREFIX,
     REVIEW_CHECK,
+    UPLOAD_ASSEMBLE,
     UPLOAD_STORE,
+    AssembleUpload,
     CheckReview,
+    CopyReplica,
     DeleteBlob,
+    DeletePrefix,
     StoreUpload,
 )
+from shared.catalog.removal_hooks import RemovalHooks
+from shared.catalog.replicas.kinds import replica_kinds
+from shared.catalog.uploading.hooks import AssemblyHooks
 from shared.outbox.kinds import Kind
 from shared.outbox.policy import RetryPolicy
 
 __all__ = [
     "DELETE_BLOB",
+    "DELETE_PREFIX",
     "REVIEW_CHECK",
+    "UPLOAD_ASSEMBLE",
     "UPLOAD_STORE",
+    "AssembleUpload",
     "CatalogueKinds",
     "CheckReview",
     "DeleteBlob",
+    "DeletePrefix",
     "RegisteredCatalogue",
     "StoreUpload",
     "register_kinds",
@@ -53,8 +66,12 @@ class CatalogueKinds:
     """The registered kinds, for `outbox.handler(kinds.upload_store)`."""
 
     upload_store: Kind[StoreUpload]
+    upload_assemble: Kind[AssembleUpload]
     review_check: Kind[CheckReview]
     delete_blob: Kind[DeleteBlob]
+    delete_prefix: Kind[DeletePrefix]
+    replica_copy: Kind[CopyReplica]
+    replica_repair: Kind[CopyReplica]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +93,11 @@ def register_kinds(
     """
     catalogue = Catalogue(tasks=outbox, grace_seconds=grace_seconds, switched_off=switched_off)
     upload, review = UploadHooks(catalogue), ReviewHooks(catalogue)
+    assembly, removal = AssemblyHooks(), RemovalHooks()
+    replica_copy, replica_repair = replica_kinds(STORAGE_RETRY, STORAGE_LIMIT_SECONDS)
     kinds = CatalogueKinds(
+        replica_copy=replica_copy,
+        replica_repair=replica_repair,
         upload_store=Kind(
             name=UPLOAD_STORE,
             payload=StoreUpload,
@@ -85,6 +106,16 @@ def register_kinds(
             locks=upload.lock,
             on_end=upload.on_end,
             on_retry=upload.on_retry,
+            events=True,
+        ),
+        upload_assemble=Kind(
+            name=UPLOAD_ASSEMBLE,
+            payload=AssembleUpload,
+            retry=STORAGE_RETRY,
+            time_limit_seconds=STORAGE_LIMIT_SECONDS,
+            locks=assembly.lock,
+            on_end=assembly.on_end,
+            on_retry=assembly.on_retry,
             events=True,
         ),
         review_check=Kind(
@@ -105,9 +136,19 @@ def register_kinds(
             time_limit_seconds=STORAGE_LIMIT_SECONDS,
             events=True,
         ),
+        delete_prefix=Kind(
+            name=DELETE_PREFIX,
+            payload=DeletePrefix,
+            retry=STORAGE_RETRY,
+            time_limit_seconds=STORAGE_LIMIT_SECONDS,
+            locks=removal.lock,
+            on_end=removal.on_end,
+            on_retry=removal.on_retry,
+            events=True,
+        ),
     )
-    for kind in (kinds.upload_store, kinds.review_check, kinds.delete_blob):
-        outbox.register(kind)
+    for field in dataclasses.fields(kinds):
+        outbox.register(getattr(kinds, field.name))
     return RegisteredCatalogue(
         tasks=outbox, grace_seconds=grace_seconds, switched_off=switched_off, kinds=kinds
     )

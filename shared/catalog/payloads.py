@@ -9,8 +9,17 @@ import pydantic
 
 #: Names of the kinds; `enqueue` takes a name as well as a `Kind`.
 UPLOAD_STORE = "upload.store"
+UPLOAD_ASSEMBLE = "upload.assemble"
 REVIEW_CHECK = "review.check"
 DELETE_BLOB = "delete.blob"
+REPLICA_COPY = "replica.copy"
+REPLICA_REPAIR = "replica.repair"
+DELETE_PREFIX = "delete.prefix"
+BACKUP_RUN = "backup.run"
+BACKUP_ITEM = "backup.item"
+BACKUP_PRUNE = "backup.prune"
+RESTORE_BLOB = "restore.blob"
+RESTORE_RUN = "restore.run"
 
 
 class StoreUpload(pydantic.BaseModel):
@@ -18,6 +27,12 @@ class StoreUpload(pydantic.BaseModel):
 
     version_id: int
     blob_id: int
+
+
+class AssembleUpload(pydantic.BaseModel):
+    """Make a version of the parts of a resumable upload."""
+
+    session_id: int
 
 
 class CheckReview(pydantic.BaseModel):
@@ -33,3 +48,47 @@ class DeleteBlob(pydantic.BaseModel):
 
     blob_id: int
     generation: int
+
+
+class DeletePrefix(pydantic.BaseModel):
+    """Delete all keys with a prefix that were there when it was asked for."""
+
+    removal_id: int
+
+
+class RunBackup(pydantic.BaseModel):
+    """Back a bucket up: enumerate, wait for the items, write the manifest."""
+
+    run_id: int
+
+
+class BackUpItem(pydantic.BaseModel):
+    """Bring one content of a run to the backup target."""
+
+    item_id: int
+
+
+class PruneBackups(pydantic.BaseModel):
+    """Drop a bucket's runs that are kept no longer, and what nothing needs on the target."""
+
+    bucket_id: int
+    target: str
+
+
+class RestoreBlob(pydantic.BaseModel):
+    """Bring lost bytes back under a fresh key."""
+
+    loss_id: int
+
+
+class RunRestore(pydantic.BaseModel):
+    """Bring a bucket or prefix back, or search it for lost content."""
+
+    restore_id: int
+
+
+class CopyReplica(pydantic.BaseModel):
+    """Bring a blob to the channel of a replica."""
+
+    replica_id: int
+    blob_id: int

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from services.delete import handlers as deleting
 from services.review import handlers as reviewing
+from services.upload import assembling
 from services.upload import handlers as uploading
 from shared.catalog.accounts import ensure_tenant
 from shared.catalog.buckets import BucketSpec, put_bucket
@@ -32,6 +33,7 @@ from shared.core.errors import StopError
 from shared.outbox import Execution
 from shared.outbox.cancel import supersede
 from shared.outbox.kinds import Kind
+from shared.outbox.manual import wake
 from shared.outbox.schema import tasks
 from shared.outbox.settling import settle_kind
 from shared.storage.faulty import FaultyChannel
@@ -119,6 +121,10 @@ class Stand:
         """End older work."""
         supersede(self.bench.context, self.bench.enqueuer, session, task_ids)
 
+    def wake(self, session: Session, task_id: int) -> bool:
+        """Make a snoozing task due."""
+        return wake(self.bench.context, session, task_id)
+
     # -- what a client does --------------------------------------------------------------------
 
     def bucket(
@@ -201,6 +207,7 @@ class Stand:
         """Return the bound handler of a kind."""
         handlers: dict[str, Callable[[Execution, Any], Any]] = {
             "upload.store": lambda e, p: uploading.store(e, p, self.upload),
+            "upload.assemble": lambda e, p: assembling.assemble(e, p, self.upload),
             "review.check": lambda e, p: reviewing.check(e, p, self.review),
             "delete.blob": lambda e, p: deleting.delete(e, p, self.delete),
             "upload.settle": settle_kind("upload", self.bench.context).handler,

@@ -8,7 +8,16 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.models import Bucket, Review, ReviewState, Version, VersionState, by_index
+from shared.catalog.models import (
+    Bucket,
+    Review,
+    ReviewState,
+    SessionState,
+    UploadSession,
+    Version,
+    VersionState,
+    by_index,
+)
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
 from shared.core.errors import BloxError
 from shared.outbox.schema import tasks
@@ -16,13 +25,20 @@ from shared.outbox.settling import SettleTask, kind_of
 from shared.outbox.states import State
 
 #: Queues whose kinds have hooks.
-_QUEUES = ("upload", "review")
+_QUEUES = ("delete", "upload", "review")
 
 
 class Unfinished(NamedTuple):
     """A version that waits for its task."""
 
     version_id: int
+    task_id: int | None
+
+
+class Waiting(NamedTuple):
+    """An upload session that waits for its assembly."""
+
+    session_id: int
     task_id: int | None
 
 
@@ -35,7 +51,7 @@ class Ended(NamedTuple):
 
 
 class EndSweep:
-    """Finds failed settle tasks, and unfinished versions whose task has failed or was cancelled.
+    """Finds failed settle tasks, and unfinished rows whose task has failed or was cancelled.
 
     `retry` gives a failed task a new life; `Outbox.retry` with its reason bound. An end and its
     hook are one commit, so only what two passes find is taken for unheard of.
@@ -92,6 +108,14 @@ class EndSweep:
                     turn.check()
                     after = page[-1].version_id
                     yield from self._ended([one.task_id for one in page if one.task_id])
+        last = 0
+        while waiting := self._assemblies(last):
+            turn.check()
+            last = waiting[-1].session_id
+            yield from self._ended([one.task_id for one in waiting if one.task_id])
+
+    def _assemblies(self, after: int) -> Sequence[Waiting]:
+        return self._db.run_session(lambda session: page_of_waiting(session, after), read_only=True)
 
     def _page(self, bucket_id: int, state: VersionState, after: int) -> Sequence[Unfinished]:
         return self._db.run_session(
@@ -135,6 +159,22 @@ def page_of_unfinished(
             Review.run_id == 0, Review.state == ReviewState.OPEN
         )
     return [Unfinished(*row) for row in session.execute(statement)]
+
+
+def page_of_waiting(session: Session, after: int) -> Sequence[Waiting]:
+    """Return a page of the sessions that are completing, those with an id above `after`."""
+    statement = (
+        sa.select(UploadSession.id, UploadSession.task_id)
+        .where(
+            UploadSession.state == SessionState.COMPLETING,
+            UploadSession.expires_at.is_(None),
+            UploadSession.id > after,
+        )
+        .order_by(UploadSession.id)
+        .limit(PAGE_ROWS)
+    )
+    statement = by_index(statement, UploadSession, "ix_upload_sessions_expiry")
+    return [Waiting(*row) for row in session.execute(statement)]
 
 
 def _ended(session: Session, task_ids: Sequence[int]) -> Sequence[Ended]:

@@ -1,4 +1,4 @@
-"""Files in staging that no version names: to the trash, and after a week away for good."""
+"""Files in staging that no row names: to the trash, and after a week away for good."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import islice
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.models import Version, VersionState, utc_clock
+from shared.catalog.models import UploadPart, Version, VersionState, utc_clock
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
 from shared.core.clock import utc_now
 
@@ -67,7 +67,7 @@ class StagingSweep:
                 self._purge(key, turn)
 
     def _purge(self, key: str, turn: Pass) -> None:
-        # Asked again: a version may name it by now.
+        # Asked again: a row may name it by now.
         if turn.is_full or self._named([key]):
             return
         if turn.may_remove("purged", key=key):
@@ -85,7 +85,14 @@ class StagingSweep:
 
 
 def named(session: Session, keys: Sequence[str]) -> set[str]:
-    """Return those of the keys that a version needs; a quarantine that is over needs nothing."""
+    """Return those of the keys that a version or a part of an upload needs.
+
+    A quarantine that is over needs nothing.
+    """
+    # Parts first: the only part of an upload becomes a version's own file, and never goes back.
+    parts = set(
+        session.scalars(sa.select(UploadPart.staging_key).where(UploadPart.staging_key.in_(keys)))
+    )
     found = session.scalars(
         sa.select(Version.staging_key).where(
             Version.staging_key.in_(keys),
@@ -96,7 +103,7 @@ def named(session: Session, keys: Sequence[str]) -> set[str]:
             ),
         )
     )
-    return {key for key in found if key is not None}
+    return {key for key in found if key is not None} | parts
 
 
 def _release(session: Session, key: str) -> bool:

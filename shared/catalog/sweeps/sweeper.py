@@ -17,6 +17,7 @@ from shared.catalog.sweeps.ends import EndSweep
 from shared.catalog.sweeps.holds import HoldSweep
 from shared.catalog.sweeps.locations import LocationSweep
 from shared.catalog.sweeps.reviews import ReviewSweep
+from shared.catalog.sweeps.sessions import SessionSweep
 from shared.catalog.sweeps.staging import StagingSweep
 from shared.catalog.sweeps.uploads import UploadSweep
 from shared.core.clock import Deadline
@@ -63,6 +64,7 @@ class Sweeper:
             LocationSweep(context),
             UploadSweep(context),
             BodySweep(context),
+            SessionSweep(context),
             StagingSweep(context),
             AnswerSweep(context),
         )

@@ -1,0 +1,1 @@
+"""Resumable uploads: sessions, their parts, and the version that comes of them."""

@@ -1,0 +1,116 @@
+"""Sessions on their way out: the files of their parts first, then the rows, the session's last.
+
+A death anywhere leaves the session aborted; whoever comes next, request or sweep, goes on.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.context import Catalogue
+from shared.catalog.models import (
+    SessionState,
+    UploadPart,
+    UploadSession,
+    by_index,
+    utc_now,
+)
+from shared.catalog.uploading.parts import drop_parts, parts_of
+from shared.catalog.uploading.sessions import RESULT_SECONDS, lock_session_by_id, mark_aborted
+from shared.core.clock import Deadline
+from shared.core.failpoints import failpoint
+from shared.outbox.db import Database
+from shared.storage.staging import Staging
+
+#: Rows that one statement reads.
+_PAGE_ROWS = 500
+
+
+def remove_session(db: Database, staging: Staging, session_id: int, *, deadline: Deadline) -> bool:
+    """Remove an aborted session with all it has; False when it is not aborted (any more).
+
+    Blocks; opens its own transactions. Raises what staging raises; then it is to be repeated.
+    """
+    keys = db.run_session(lambda session: _aborted_keys(session, session_id), read_only=True)
+    if keys is None:
+        return False
+    for key in keys:
+        staging.remove(key, deadline=deadline)
+    failpoint("uploads.abort_released")
+    return db.run_session(lambda session: _delete_aborted(session, session_id))
+
+
+def expired_sessions(
+    session: Session, state: SessionState, *, but: Collection[int] = ()
+) -> Sequence[int]:
+    """Return a page of sessions of a state whose time is over, the oldest first, but for some."""
+    statement = (
+        sa.select(UploadSession.id)
+        .where(
+            UploadSession.state == state,
+            UploadSession.expires_at <= utc_now(),
+            UploadSession.id.not_in(but),
+        )
+        .order_by(UploadSession.expires_at, UploadSession.id)
+        .limit(_PAGE_ROWS)
+    )
+    return session.scalars(by_index(statement, UploadSession, "ix_upload_sessions_expiry")).all()
+
+
+def give_up_expired(session: Session, catalogue: Catalogue, session_id: int) -> bool:
+    """Set an open session to aborted if its time is over; asked again under its lock."""
+    found = lock_session_by_id(session, session_id)
+    if found is None or found.row.state != SessionState.OPEN or not _is_over(found.row, found.now):
+        return False
+    mark_aborted(session, catalogue, found.row)
+    return True
+
+
+def forget_expired(session: Session, session_id: int) -> tuple[str, ...]:
+    """Let go of a failed session's parts, or of a result that was kept for long enough.
+
+    Returns the staging files that nobody names after the commit.
+    """
+    found = lock_session_by_id(session, session_id)
+    if (
+        found is None
+        or found.row.state not in (SessionState.FAILED, SessionState.DONE)
+        or not _is_over(found.row, found.now)
+    ):
+        return ()
+    parts = parts_of(session, session_id)
+    if not parts:
+        session.delete(found.row)
+        session.flush()
+        return ()
+    found.row.expires_at = utc_now(RESULT_SECONDS)
+    return drop_parts(session, parts)
+
+
+def _is_over(row: UploadSession, now: dt.datetime) -> bool:
+    return row.expires_at is not None and row.expires_at <= now
+
+
+def _aborted_keys(session: Session, session_id: int) -> list[str] | None:
+    row = session.get(UploadSession, session_id, populate_existing=True)
+    if row is None or row.state != SessionState.ABORTED:
+        return None
+    return [part.staging_key for part in parts_of(session, session_id)]
+
+
+def _delete_aborted(session: Session, session_id: int) -> bool:
+    found = lock_session_by_id(session, session_id)
+    if found is None or found.row.state != SessionState.ABORTED:
+        return False
+    session.execute(
+        sa.delete(UploadPart)
+        .where(UploadPart.session_id == session_id)
+        .execution_options(synchronize_session=False)
+    )
+    session.delete(found.row)
+    session.flush()
+    return True
