@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import pydantic
 import sqlalchemy as sa
@@ -19,7 +19,9 @@ from shared.catalog.models import (
     Version,
     utc_clock,
 )
+from shared.catalog.origins.policy import OriginPolicy, StoredOrigin, seal
 from shared.catalog.review_policy import ReviewPolicy
+from shared.catalog.secret_box import SecretBox
 from shared.core.errors import ConflictError, InvalidError, NotFoundError
 
 #: Candidate channels that a bucket may name.
@@ -41,6 +43,7 @@ class BucketSpec(pydantic.BaseModel):
     review_policy: ReviewPolicy | None = None
     max_object_bytes: int | None = pydantic.Field(default=None, ge=0, le=2**63 - 1)
     backup: BackupPolicy | None = None
+    origin: OriginPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,19 @@ class PutBucket:
     created: bool
 
 
-def put_bucket(session: Session, tenant_id: str, name: str, spec: BucketSpec) -> PutBucket:
+def put_bucket(
+    session: Session,
+    tenant_id: str,
+    name: str,
+    spec: BucketSpec,
+    *,
+    secrets: SecretBox | None = None,
+) -> PutBucket:
     """Create a bucket or replace its rules; the same again changes nothing.
 
     New rules count for later writes; reviews under way keep the policy that they began with.
     Raises InvalidError for a name that is none or a channel that is not known, ConflictError
-    (`bucket_region_fixed`) for another region.
+    (`bucket_region_fixed`) for another region. Headers for origins are sealed by `secrets`.
     """
     check_bucket_name(name)
     _check_channels(session, spec.channels)
@@ -65,7 +75,7 @@ def put_bucket(session: Session, tenant_id: str, name: str, spec: BucketSpec) ->
     created = bucket is None
     if bucket is None:
         bucket = Bucket(tenant_id=tenant_id, name=name, region=spec.region, created_at=utc_clock())
-        _fill(bucket, spec)
+        _fill(bucket, spec, secrets)
         try:
             with session.begin_nested():
                 session.add(bucket)
@@ -75,7 +85,7 @@ def put_bucket(session: Session, tenant_id: str, name: str, spec: BucketSpec) ->
     elif bucket.region != spec.region:
         raise ConflictError("a bucket's region cannot change", code="bucket_region_fixed")
     else:
-        _fill(bucket, spec)
+        _fill(bucket, spec, secrets)
         session.flush()
     session.refresh(bucket)
     return PutBucket(bucket, created)
@@ -144,13 +154,14 @@ def _locked(session: Session, tenant_id: str, name: str) -> Bucket | None:
     ).one_or_none()
 
 
-def _fill(bucket: Bucket, spec: BucketSpec) -> None:
+def _fill(bucket: Bucket, spec: BucketSpec, secrets: SecretBox | None) -> None:
     policy = spec.review_policy
     bucket.channels = list(spec.channels)
     bucket.review_policy = None if policy is None else policy.model_dump(mode="json")
     bucket.review_policy_version = None if policy is None else policy.version
     bucket.max_object_bytes = spec.max_object_bytes
     bucket.backup = None if spec.backup is None else spec.backup.model_dump(mode="json")
+    bucket.origin = _origin(bucket, spec, secrets)
     bucket.updated_at = utc_clock()
 
 
@@ -164,6 +175,13 @@ def _check_backup(session: Session, spec: BucketSpec) -> None:
             channel=spec.backup.target,
         )
     _check_channels(session, [spec.backup.target])
+
+
+def _origin(bucket: Bucket, spec: BucketSpec, secrets: SecretBox | None) -> dict[str, Any] | None:
+    if spec.origin is None:
+        return None
+    before = None if bucket.origin is None else StoredOrigin.model_validate(bucket.origin)
+    return seal(spec.origin, secrets, before).model_dump(mode="json")
 
 
 def _check_channels(session: Session, names: list[str]) -> None:

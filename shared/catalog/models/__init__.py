@@ -8,6 +8,7 @@ from shared.catalog.models.base import Base, by_index, utc_clock, utc_now
 from shared.catalog.models.blobs import Blob, BlobRef, Location
 from shared.catalog.models.buckets import Bucket, ChannelRecord, Revision
 from shared.catalog.models.objects import ObjectRow, Version
+from shared.catalog.models.origin import OriginMiss, OriginPull, OriginSegment
 from shared.catalog.models.removal import Copy, Expiry, Hold, LifecycleWalk, Removal
 from shared.catalog.models.replicas import LocationAudit, Replica, ReplicaRule
 from shared.catalog.models.restores import Loss, Restore, RestoreItem
@@ -27,6 +28,7 @@ from shared.catalog.models.states import (
     HolderKind,
     HoldState,
     LocationState,
+    PullState,
     RemovalState,
     ReplicaState,
     ReviewRunState,
@@ -69,6 +71,10 @@ __all__ = [
     "Loss",
     "LossState",
     "ObjectRow",
+    "OriginMiss",
+    "OriginPull",
+    "OriginSegment",
+    "PullState",
     "Removal",
     "RemovalState",
     "Replica",

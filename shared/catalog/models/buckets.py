@@ -17,7 +17,8 @@ class Bucket(Base):
 
     `channels` are channel names, the preferred one first. `review_policy` is a `ReviewPolicy` as
     JSON, None without review; `review_policy_version` is its hash. `lifecycle` is a `Lifecycle`,
-    `backup` a `BackupPolicy`. `replica_channels` are those that every content is also to stand on.
+    `backup` a `BackupPolicy`,
+    `origin` a `StoredOrigin`. `replica_channels` are those that every content is also to stand on.
     The columns stand in the order of the migrations.
     """
 
@@ -39,6 +40,7 @@ class Bucket(Base):
     updated_at: Mapped[dt.datetime]
     lifecycle: Mapped[dict[str, Any] | None]
     replica_channels: Mapped[list[str] | None]
+    origin: Mapped[dict[str, Any] | None]
     backup: Mapped[dict[str, Any] | None]
 
 

@@ -136,6 +136,18 @@ class CopyState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class PullState(StrEnum):
+    """Where one pull from an origin stands."""
+
+    OPEN = "open"
+    STORED = "stored"
+    """Its bytes are a version of the key."""
+    LOST = "lost"
+    """Somebody has put or deleted the key meanwhile: the bytes were dropped."""
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
 class BackupRunState(StrEnum):
     """Where one backup run stands. Only a complete one can be restored from."""
 
