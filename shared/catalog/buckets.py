@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shared.catalog.backup_policy import BackupPolicy
+from shared.catalog.context import Catalogue
 from shared.catalog.limits import check_bucket_name, is_name
 from shared.catalog.models import (
     LIVING,
@@ -20,6 +21,7 @@ from shared.catalog.models import (
     utc_clock,
 )
 from shared.catalog.origins.policy import OriginPolicy, StoredOrigin, seal
+from shared.catalog.replicas.rules import end_rules, set_rules
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.secret_box import SecretBox
 from shared.core.errors import ConflictError, InvalidError, NotFoundError
@@ -44,6 +46,11 @@ class BucketSpec(pydantic.BaseModel):
     max_object_bytes: int | None = pydantic.Field(default=None, ge=0, le=2**63 - 1)
     backup: BackupPolicy | None = None
     origin: OriginPolicy | None = None
+    replica_channels: list[ChannelName] = pydantic.Field(
+        default_factory=list,
+        max_length=MAX_CHANNELS,
+        description="Channels on which every content is to stand, beside its first copy.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +68,18 @@ def put_bucket(
     spec: BucketSpec,
     *,
     secrets: SecretBox | None = None,
+    catalogue: Catalogue | None = None,
 ) -> PutBucket:
     """Create a bucket or replace its rules; the same again changes nothing.
 
     New rules count for later writes; reviews under way keep the policy that they began with.
     Raises InvalidError for a name that is none or a channel that is not known, ConflictError
-    (`bucket_region_fixed`) for another region. Headers for origins are sealed by `secrets`.
+    (`bucket_region_fixed`) for another region. Headers for origins are sealed by `secrets`. With
+    `catalogue`, SwitchedOffError for a new rule that needs a service this deployment does not have.
     """
     check_bucket_name(name)
     _check_channels(session, spec.channels)
+    _check_channels(session, spec.replica_channels)
     _check_backup(session, spec)
     bucket = _locked(session, tenant_id, name)
     created = bucket is None
@@ -87,6 +97,9 @@ def put_bucket(
     else:
         _fill(bucket, spec, secrets)
         session.flush()
+    if catalogue is not None and set(spec.replica_channels) - set(bucket.replica_channels or ()):
+        catalogue.need("replica")
+    set_rules(session, bucket, spec.replica_channels)
     session.refresh(bucket)
     return PutBucket(bucket, created)
 
@@ -139,6 +152,7 @@ def delete_bucket(session: Session, tenant_id: str, name: str) -> None:
     )
     if occupied:
         raise ConflictError("the bucket is not empty", code="bucket_not_empty")
+    end_rules(session, bucket.id)
     session.delete(bucket)
     session.flush()
 
@@ -168,7 +182,7 @@ def _fill(bucket: Bucket, spec: BucketSpec, secrets: SecretBox | None) -> None:
 def _check_backup(session: Session, spec: BucketSpec) -> None:
     if spec.backup is None:
         return
-    if spec.backup.target in spec.channels:
+    if spec.backup.target in (*spec.channels, *spec.replica_channels):
         raise InvalidError(
             "a backup goes to a channel that is none of the bucket's own",
             code="backup_target_own",

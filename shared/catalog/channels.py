@@ -96,7 +96,10 @@ def delete_channel(session: Session, name: str) -> None:
             sa.exists().where(Location.channel == name, Location.state != LocationState.TOMBSTONE)
         )
     )
-    named = any(name in channels for channels in session.scalars(sa.select(Bucket.channels)))
+    named = any(
+        name in row.channels or name in (row.replica_channels or ())
+        for row in session.execute(sa.select(Bucket.channels, Bucket.replica_channels))
+    )
     if holds or named:
         raise ConflictError(
             "the channel still holds bytes or stands in a bucket", code="channel_in_use"

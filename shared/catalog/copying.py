@@ -25,6 +25,7 @@ from shared.catalog.copy_job import (
 from shared.catalog.copy_run import CopyRun
 from shared.catalog.locking import lock_blobs
 from shared.catalog.models import BlobState, Location, LocationState, utc_clock
+from shared.catalog.places import lock_location, stored_on
 from shared.catalog.sending import IntentRows, LocationRows
 from shared.catalog.store import IntentLost
 from shared.core.clock import utc_now
@@ -47,7 +48,6 @@ __all__ = [
     "SourceCopy",
     "copy_blob",
     "read_sources",
-    "stored_on",
 ]
 
 #: Seconds between two looks whether an operator has switched the target on again.
@@ -127,16 +127,20 @@ def read_sources(session: Session, blob_id: int, *, without: str = "") -> tuple[
 
 
 class CopyCommit:
-    """The commit of a proven copy of a live blob: `lock` takes the rows, `apply` writes."""
+    """The commit of a proven copy of a live blob: `lock` takes the rows, `apply` writes.
 
-    def __init__(self, job: CopyJob, copied: Copied) -> None:
+    `besides` is a location on the channel that was lost: it does not count as a copy.
+    """
+
+    def __init__(self, job: CopyJob, copied: Copied, *, besides: int | None = None) -> None:
         self._job = job
         self._copied = copied
+        self._besides = besides
 
     def lock(self, session: Session) -> None:
         """Lock the blob and the location; the caller's own domain rows come after them."""
         lock_blobs(session, [self._job.blob_id])
-        self._lock_location(session)
+        lock_location(session, self._copied.location_id)
 
     def apply(self, session: Session) -> int:
         """Make the location stored; returns the id of the channel's stored location.
@@ -149,10 +153,10 @@ class CopyCommit:
         if blob is None or blob.state != BlobState.LIVE:
             state = "gone" if blob is None else blob.state
             raise SupersededError(f"the blob is {state}", blob_id=self._job.blob_id)
-        other = stored_on(session, blob.id, self._job.target)
+        other = stored_on(session, blob.id, self._job.target, besides=self._besides)
         if other is not None:
             return other
-        location = self._lock_location(session)
+        location = lock_location(session, self._copied.location_id)
         if (
             location is None
             or location.state != LocationState.INTENT
@@ -165,22 +169,3 @@ class CopyCommit:
         location.upload_id = None
         session.flush()
         return location.id
-
-    def _lock_location(self, session: Session) -> Location | None:
-        return session.scalars(
-            sa.select(Location)
-            .where(Location.id == self._copied.location_id)
-            .with_for_update()
-            .execution_options(populate_existing=True)
-        ).one_or_none()
-
-
-def stored_on(session: Session, blob_id: int, channel: str) -> int | None:
-    """Return the stored location of a blob on a channel, None when there is none."""
-    return session.scalar(
-        sa.select(sa.func.min(Location.id)).where(
-            Location.blob_id == blob_id,
-            Location.state == LocationState.STORED,
-            Location.channel == channel,
-        )
-    )

@@ -89,6 +89,8 @@ def _sources(session: Session, bucket: Bucket, version: Version) -> tuple[Source
         .where(Location.blob_id == version.blob_id, Location.state == LocationState.STORED)
         .order_by(Location.id)
     ).all()
-    order = {name: place for place, name in enumerate(bucket.channels)}
+    # Candidates first, then replicas; a name's first place counts.
+    preferred = dict.fromkeys((*bucket.channels, *(bucket.replica_channels or ())))
+    order = {name: place for place, name in enumerate(preferred)}
     rows = sorted(rows, key=lambda row: order.get(row.channel, len(order)))
     return tuple(Source(row.channel, row.key) for row in rows)

@@ -21,6 +21,7 @@ from shared.catalog.models import (
     utc_now,
 )
 from shared.catalog.payloads import UPLOAD_STORE, StoreUpload
+from shared.catalog.replicas.planning import plan_bucket
 from shared.catalog.supersede import supersede_rows
 
 
@@ -46,7 +47,8 @@ def make_current(session: Session, catalogue: Catalogue, locked: LockedKey) -> N
     """Make the named pending version the stored and current one.
 
     Its blob becomes live, or the version moves to the `winner` of its content and its own blob is
-    given up. The reference is inserted before the previous version loses its own. Older unfinished
+    given up. The reference is inserted before the previous version loses its own, and the copies
+    that the bucket asks for are planned. Older unfinished
     versions become superseded; their tasks find that out by themselves. Its staging file is among
     `locked.released` then. The caller has asked `may_store`, and has set the location to stored
     where there is one.
@@ -69,6 +71,7 @@ def make_current(session: Session, catalogue: Catalogue, locked: LockedKey) -> N
     version.error_code = None
     session.flush()
     add_reference(session, target, HolderKind.VERSION, version.id)
+    plan_bucket(session, catalogue, session.get(Bucket, version.bucket_id), target)
     if previous is not None:
         previous.state = VersionState.REPLACED
         previous.ended_at = locked.now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
-from pydantic import Field
+from pydantic import Field, field_validator
 from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
@@ -35,8 +35,16 @@ class BucketView(View):
     review_policy: ReviewPolicy | None = Field(description="Null where nothing is reviewed.")
     max_object_bytes: int | None
     backup: BackupPolicy | None = Field(description="Null where nothing is backed up.")
+    replica_channels: list[str] = Field(
+        description="Channels on which every content is to stand, beside its first copy."
+    )
     created_at: Time
     updated_at: Time
+
+    @field_validator("replica_channels", mode="before")
+    @classmethod
+    def _or_none(cls, value: object) -> object:
+        return value or []
 
 
 class BucketList(View):
@@ -60,7 +68,9 @@ async def put_a_bucket(
     """
 
     def work(session: Session, principal: Principal) -> PutBucket:
-        return put_bucket(session, principal.tenant_id, bucket, spec)
+        return put_bucket(
+            session, principal.tenant_id, bucket, spec, catalogue=caller.api.deps.catalogue
+        )
 
     put = await caller.write("buckets:write", work)
     if put.created:
