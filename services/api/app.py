@@ -19,8 +19,11 @@ from services.api.routes import (
     listing,
     nodes,
     objects,
+    parts,
     puts,
+    removals,
     reviews,
+    sessions,
     task_actions,
     tasks,
     tenants,
@@ -41,6 +44,7 @@ Objects go in over plain HTTP and are safe once answered; storing, reviewing and
 _TAGS = [
     {"name": "buckets", "description": "Where objects live, and under which rules."},
     {"name": "objects", "description": "Put, get, list and delete content."},
+    {"name": "uploads", "description": "Content in parts, that survives breaks and restarts."},
     {"name": "tasks", "description": "The work behind them: watch, cancel, run again."},
     {"name": "reviews", "description": "Content that waits for, passed or failed its review."},
     {"name": "admin", "description": "Tenants, keys, channels, processes. Scope `admin`."},
@@ -51,8 +55,8 @@ PREFIX = "/v1"
 _ROUTERS = [
     area.router
     for area in (
-        puts, objects, listing, instant, buckets, tasks, task_actions, reviews, tenants, keys,
-        channels, nodes, audit, holds,
+        puts, objects, listing, instant, sessions, parts, buckets, tasks, task_actions, reviews, tenants, keys,
+        channels, nodes, audit, holds, removals,
     )
 ]  # fmt: skip
 

@@ -6,6 +6,7 @@ import sys
 
 from services.delete import actors
 from services.delete.handlers import Deps
+from services.delete.prefix import PrefixDeps
 from shared.runtime.assembly import Parts
 from shared.runtime.worker import run_worker
 
@@ -20,6 +21,7 @@ def _register(parts: Parts) -> None:
         parts.outbox,
         parts.catalogue,
         Deps(db=parts.outbox.context.db, channels=parts.channels),
+        PrefixDeps(db=parts.outbox.context.db, catalogue=parts.catalogue, staging=parts.staging),
     )
 
 

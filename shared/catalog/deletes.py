@@ -15,7 +15,7 @@ from shared.catalog.context import Catalogue
 from shared.catalog.holds import refuse_held
 from shared.catalog.limits import check_key
 from shared.catalog.locking import LockedKey, lock_key, share_bucket
-from shared.catalog.models import UNFINISHED, HolderKind, Version, VersionState
+from shared.catalog.models import LIVING, UNFINISHED, HolderKind, Version, VersionState
 from shared.catalog.supersede import end_versions
 from shared.catalog.versions import refresh
 
@@ -32,6 +32,17 @@ class DeleteAnswer:
     version_id: int | None = None
     task_id: int | None = None
     released: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What ending a key's versions left to do: the tasks that worked on them, ascending.
+
+    `task_id` is the task that deletes the stored one's bytes, if nobody else needs them.
+    """
+
+    task_id: int | None
+    superseded: list[int]
 
 
 def delete_object(
@@ -58,32 +69,61 @@ def delete_object(
     if locked is None:
         return DeleteAnswer(existed=False)
     refuse_held(session, locked)
-    for version in _blocked(locked):
-        dispose_staged(session, catalogue, locked.blob_of(version))
-        del locked.versions[version.id]
-    if not locked.versions:
+    ended = end_living(session, catalogue, locked)
+    if ended is None:
         return DeleteAnswer(existed=False)
-    locked.row.generation += 1
-    unfinished = [v for _, v in sorted(locked.versions.items()) if v.state in UNFINISHED]
-    stored = locked.stored
-    superseded = end_versions(session, catalogue, locked, unfinished, state=VersionState.DELETED)
-    task_id = None
-    if stored is not None:
-        stored.state = VersionState.DELETED
-        stored.ended_at = locked.now
-        task_id = drop_reference(
-            session, catalogue, locked.blob_of(stored), HolderKind.VERSION, stored.id
-        )
-    refresh(session, locked)
-    if superseded:
-        catalogue.tasks.supersede(session, superseded)
+    if ended.superseded:
+        catalogue.tasks.supersede(session, ended.superseded)
     return DeleteAnswer(
         existed=True,
         version_id=None if served is None else served.id,
-        task_id=task_id,
+        task_id=ended.task_id,
         released=tuple(locked.released),
     )
 
 
-def _blocked(locked: LockedKey) -> list[Version]:
-    return [v for _, v in sorted(locked.versions.items()) if v.state == VersionState.BLOCKED]
+def end_living(
+    session: Session,
+    catalogue: Catalogue,
+    locked: LockedKey,
+    *,
+    newest_version_id: int | None = None,
+) -> Ended | None:
+    """End the living versions of a locked key, only those up to a version if one is named.
+
+    Those whose review may be tried again are given up as well, where the key was locked with them.
+    None when there is nothing to end. The caller supersedes the tasks that are returned, last.
+    """
+    chosen = [
+        version
+        for _, version in sorted(locked.versions.items())
+        if newest_version_id is None or version.id <= newest_version_id
+    ]
+    for version in chosen:
+        if version.state == VersionState.BLOCKED:
+            dispose_staged(session, catalogue, locked.blob_of(version))
+    living = [version for version in chosen if version.state in LIVING]
+    if not living:
+        return None
+    locked.row.generation += 1
+    unfinished = [version for version in living if version.state in UNFINISHED]
+    superseded = end_versions(session, catalogue, locked, unfinished, state=VersionState.DELETED)
+    task_id = None
+    for version in living:
+        if version.state == VersionState.STORED:
+            task_id = end_stored(session, catalogue, locked, version)
+    refresh(session, locked)
+    return Ended(task_id, superseded)
+
+
+def end_stored(
+    session: Session, catalogue: Catalogue, locked: LockedKey, version: Version
+) -> int | None:
+    """Let a stored version be deleted; returns the task that removes bytes nobody else needs.
+
+    The object row is not refreshed.
+    """
+    version.state = VersionState.DELETED
+    version.ended_at = locked.now
+    blob = locked.blob_of(version)
+    return drop_reference(session, catalogue, blob, HolderKind.VERSION, version.id)

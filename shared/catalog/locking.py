@@ -30,7 +30,7 @@ from shared.catalog.models import (
 from shared.core.errors import NotFoundError
 from shared.outbox.schema import tasks
 
-_Row = TypeVar("_Row", Version, Blob)
+_Row = TypeVar("_Row", ObjectRow, Version, Blob)
 
 #: An index the planner must take: over a small table it would scan, and lock, everything.
 _BY_PRIMARY = "FORCE INDEX (PRIMARY)"
@@ -136,7 +136,7 @@ def lock_key(
     if locked is None:
         if not create:
             return None
-        _insert_object(session, bucket_id, key)
+        insert_object(session, bucket_id, key)
         locked = _lock_object(session, *where)
         if locked is None:
             raise LookupError("the object row vanished under its own insert")
@@ -189,7 +189,7 @@ def lock_blob(session: Session, blob_id: int) -> Blob:
 
 def lock_blobs(session: Session, blob_ids: Iterable[int]) -> dict[int, Blob]:
     """Lock blobs by ascending id; those that are not there are left out."""
-    return _lock_rows(session, Blob, blob_ids)
+    return lock_rows(session, Blob, blob_ids)
 
 
 def lock_tasks(session: Session, task_ids: Iterable[int]) -> None:
@@ -213,7 +213,8 @@ def _lock_object(session: Session, *where: sa.ColumnElement[bool]) -> LockedKey 
     return None if found is None else LockedKey(row=found[0], now=found[1])
 
 
-def _insert_object(session: Session, bucket_id: int, key: str) -> None:
+def insert_object(session: Session, bucket_id: int, key: str) -> None:
+    """Make a key's object row unless it is there."""
     values = {"bucket_id": bucket_id, "object_key": key, "created_at": utc_clock()}
     if session.get_bind().dialect.name == "sqlite":
         session.execute(sqlite.insert(_OBJECTS).values(values).on_conflict_do_nothing())
@@ -239,7 +240,7 @@ def _lock_versions(
             )
         )
     )
-    locked.versions = _lock_rows(session, Version, {*ids, *extra})
+    locked.versions = lock_rows(session, Version, {*ids, *extra})
 
 
 def _retryable_ids(session: Session, locked: LockedKey) -> Sequence[int]:
@@ -275,7 +276,8 @@ def _lock_content(session: Session, locked: LockedKey, content: Content) -> None
         locked.blobs[locked.winner.id] = locked.winner
 
 
-def _lock_rows(session: Session, entity: type[_Row], ids: Iterable[int]) -> dict[int, _Row]:
+def lock_rows(session: Session, entity: type[_Row], ids: Iterable[int]) -> dict[int, _Row]:
+    """Lock rows of one table by ascending id, and read them anew; what is not there is left out."""
     wanted = sorted(set(ids))
     if not wanted:
         return {}

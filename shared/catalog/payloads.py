@@ -12,6 +12,7 @@ UPLOAD_STORE = "upload.store"
 UPLOAD_ASSEMBLE = "upload.assemble"
 REVIEW_CHECK = "review.check"
 DELETE_BLOB = "delete.blob"
+ORIGIN_PULL = "origin.pull"
 REPLICA_COPY = "replica.copy"
 REPLICA_REPAIR = "replica.repair"
 DELETE_PREFIX = "delete.prefix"
@@ -54,6 +55,12 @@ class DeletePrefix(pydantic.BaseModel):
     """Delete all keys with a prefix that were there when it was asked for."""
 
     removal_id: int
+
+
+class PullOrigin(pydantic.BaseModel):
+    """Fetch an absent key from its bucket's origins."""
+
+    pull_id: int
 
 
 class RunBackup(pydantic.BaseModel):

@@ -7,6 +7,7 @@ one database are two workers.
 from __future__ import annotations
 
 import hashlib
+import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from services.delete import handlers as deleting
+from services.delete import prefix as removing
 from services.review import handlers as reviewing
+from services.review.deps import Outside
 from services.upload import assembling
 from services.upload import handlers as uploading
 from shared.catalog.accounts import ensure_tenant
@@ -30,6 +33,7 @@ from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.secret_box import SecretBox
 from shared.core.clock import Deadline
 from shared.core.errors import StopError
+from shared.fetch import Fetcher, FetchPolicy
 from shared.outbox import Execution
 from shared.outbox.cancel import supersede
 from shared.outbox.kinds import Kind
@@ -46,6 +50,8 @@ from tests.support.outbox import Bench
 T = TypeVar("T")
 
 TENANT = "acme"
+#: The same in every process of a test.
+SECRET_KEY = "c2VjcmV0LWtleS1vZi10aGUtdGVzdHMtMzItYnl0ZXM="
 MIB = 1024 * 1024
 #: Small parts, so that a small file has several.
 PART_BYTES = 64 * 1024
@@ -102,8 +108,25 @@ class Stand:
             staging=self.staging,
             tries_per_channel=3,
         )
-        self.review = reviewing.Deps(db=self.db, catalogue=self.catalogue, staging=self.staging)
+        self.secrets = SecretBox(SECRET_KEY)
+        self.review = reviewing.Deps(
+            db=self.db,
+            catalogue=self.catalogue,
+            staging=self.staging,
+            channels=self.channels,
+            outside=Outside(
+                fetch=Fetcher(
+                    FetchPolicy(allow=["127.0.0.0/8:*"]),
+                    tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                ),
+                secrets=self.secrets,
+                call_seconds=10.0,
+            ),
+        )
         self.delete = deleting.Deps(db=self.db, channels=self.channels)
+        self.prefix = removing.PrefixDeps(
+            db=self.db, catalogue=self.catalogue, staging=self.staging, page_keys=3
+        )
 
     # -- the outbox, as `register_kinds` wants it --------------------------------------------
 
@@ -210,6 +233,8 @@ class Stand:
             "upload.assemble": lambda e, p: assembling.assemble(e, p, self.upload),
             "review.check": lambda e, p: reviewing.check(e, p, self.review),
             "delete.blob": lambda e, p: deleting.delete(e, p, self.delete),
+            "delete.prefix": lambda e, p: removing.delete_prefix(e, p, self.prefix),
+            "delete.settle": settle_kind("delete", self.bench.context).handler,
             "upload.settle": settle_kind("upload", self.bench.context).handler,
             "review.settle": settle_kind("review", self.bench.context).handler,
         }

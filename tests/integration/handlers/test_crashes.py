@@ -61,7 +61,8 @@ REVIEW_STEPS = [
 def die_and_go_on(stand: Stand, root: Path, task_id: int | None, failpoint: str) -> None:
     """Let a process die in the task, bring it back as the lease scan does, and end it."""
     assert task_id is not None
-    assert crash(str(stand.db.engine.url), root, task_id, failpoint) == KILLED
+    url = stand.db.engine.url.render_as_string(hide_password=False)
+    assert crash(url, root, task_id, failpoint) == KILLED
     passes(sweeper(stand), 2)
     if stand.state(task_id) == "completed":
         return
