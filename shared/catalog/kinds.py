@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from shared.catalog.context import GRACE_SECONDS, Catalogue, Tasks
 from shared.catalog.hooks import ReviewHooks, UploadHooks
+from shared.catalog.origins.kinds import origin_pull_kind
 from shared.catalog.payloads import (
     DELETE_BLOB,
     DELETE_PREFIX,
@@ -22,6 +23,7 @@ from shared.catalog.payloads import (
     CopyReplica,
     DeleteBlob,
     DeletePrefix,
+    PullOrigin,
     StoreUpload,
 )
 from shared.catalog.removal_hooks import RemovalHooks
@@ -72,6 +74,7 @@ class CatalogueKinds:
     delete_prefix: Kind[DeletePrefix]
     replica_copy: Kind[CopyReplica]
     replica_repair: Kind[CopyReplica]
+    origin_pull: Kind[PullOrigin]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,7 @@ def register_kinds(
     kinds = CatalogueKinds(
         replica_copy=replica_copy,
         replica_repair=replica_repair,
+        origin_pull=origin_pull_kind(STORAGE_RETRY, STORAGE_LIMIT_SECONDS),
         upload_store=Kind(
             name=UPLOAD_STORE,
             payload=StoreUpload,

@@ -1,6 +1,6 @@
 """Floor 1: HTTP to addresses that somebody else has named, over vetted and bounded connections."""
 
-from shared.fetch.answer import Answer
+from shared.fetch.answer import Answer, Hop
 from shared.fetch.client import Fetcher
 from shared.fetch.errors import (
     FetchError,
@@ -24,6 +24,7 @@ __all__ = [
     "FetchTooLarge",
     "FetchUnavailable",
     "Fetcher",
+    "Hop",
     "Target",
     "check_headers",
     "parse_url",

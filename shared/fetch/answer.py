@@ -6,6 +6,7 @@ Nothing is decompressed, whatever the other side says of the content.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import h11
 
@@ -25,19 +26,28 @@ _MAX_INTERIM = 8
 _LINGER_SECONDS = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One connection that was made: the host that was asked for, and the address that it had."""
+
+    host: str
+    port: int
+    address: str
+
+
 class Answer:
     """The head of an answer, and its body while the connection is open.
 
     `headers` have small-letter names; repeated ones are joined by commas. `length` is what was
-    announced, None when nothing was. `addresses` are those of all hops, the last one answered.
+    announced, None when nothing was. `hops` are the connections; the last one gave the answer.
     """
 
-    def __init__(self, exchange: Exchange, *, target: Target, addresses: tuple[str, ...]) -> None:
+    def __init__(self, exchange: Exchange, *, target: Target, hops: tuple[Hop, ...]) -> None:
         head = exchange.head
         self.status = int(head.status_code)
         self.headers = _joined(head.headers)
         self.url = target.url
-        self.addresses = addresses
+        self.hops = hops
         self._exchange = exchange
 
     @property

@@ -14,7 +14,7 @@ import certifi
 
 from shared.core.clock import Deadline
 from shared.fetch.addresses import Address
-from shared.fetch.answer import Answer, Exchange
+from shared.fetch.answer import Answer, Exchange, Hop
 from shared.fetch.errors import FetchRefused
 from shared.fetch.headers import check_headers, travelling
 from shared.fetch.limits import FetchLimits
@@ -78,7 +78,7 @@ class Fetcher:
         target = parse_url(url)
         patience = Patience(deadline, check)
         hops = limits.max_redirects if method in _SAFE_METHODS else 0
-        visited: list[str] = []
+        visited: list[Hop] = []
         for left in range(hops, -1, -1):
             addresses = self._addresses(target, patience, limits.connect_seconds)
             with connect(
@@ -88,10 +88,10 @@ class Fetcher:
                 seconds=limits.connect_seconds,
                 tls=self._tls,
             ) as wire:
-                visited.append(str(wire.address))
+                visited.append(Hop(target.host, target.port, str(wire.address)))
                 exchange = Exchange(wire, limits)
                 exchange.ask(method, target, sent, body)
-                answer = Answer(exchange, target=target, addresses=tuple(visited))
+                answer = Answer(exchange, target=target, hops=tuple(visited))
                 location = answer.headers.get("location")
                 if hops == 0 or answer.status not in _REDIRECTS or not location:
                     yield answer

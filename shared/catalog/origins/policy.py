@@ -82,9 +82,14 @@ class OriginSource(_Strict):
     @classmethod
     def _sendable(cls, headers: dict[str, str] | None) -> dict[str, str] | None:
         try:
-            return None if headers is None else check_headers(headers)
+            checked = None if headers is None else check_headers(headers)
         except FetchRefused as error:
             raise ValueError(str(error)) from None
+        for name in checked or ():
+            # A pull is for all of the object, whatever a GET asked for.
+            if name == "range" or name.startswith("if-"):
+                raise ValueError(f"the header {name} is not for rules to set")
+        return checked
 
 
 class OriginRule(_Terms):
