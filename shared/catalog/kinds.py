@@ -9,6 +9,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from shared.catalog.backups.kinds import backup_kinds
 from shared.catalog.context import GRACE_SECONDS, Catalogue, Tasks
 from shared.catalog.hooks import ReviewHooks, UploadHooks
 from shared.catalog.origins.kinds import origin_pull_kind
@@ -19,15 +20,21 @@ from shared.catalog.payloads import (
     UPLOAD_ASSEMBLE,
     UPLOAD_STORE,
     AssembleUpload,
+    BackUpItem,
     CheckReview,
     CopyReplica,
     DeleteBlob,
     DeletePrefix,
+    PruneBackups,
     PullOrigin,
+    RestoreBlob,
+    RunBackup,
+    RunRestore,
     StoreUpload,
 )
 from shared.catalog.removal_hooks import RemovalHooks
 from shared.catalog.replicas.kinds import replica_kinds
+from shared.catalog.restores.kinds import restore_kinds
 from shared.catalog.uploading.hooks import AssemblyHooks
 from shared.outbox.kinds import Kind
 from shared.outbox.policy import RetryPolicy
@@ -74,6 +81,11 @@ class CatalogueKinds:
     delete_prefix: Kind[DeletePrefix]
     replica_copy: Kind[CopyReplica]
     replica_repair: Kind[CopyReplica]
+    backup_run: Kind[RunBackup]
+    backup_item: Kind[BackUpItem]
+    backup_prune: Kind[PruneBackups]
+    restore_blob: Kind[RestoreBlob]
+    restore_run: Kind[RunRestore]
     origin_pull: Kind[PullOrigin]
 
 
@@ -98,7 +110,14 @@ def register_kinds(
     upload, review = UploadHooks(catalogue), ReviewHooks(catalogue)
     assembly, removal = AssemblyHooks(), RemovalHooks()
     replica_copy, replica_repair = replica_kinds(STORAGE_RETRY, STORAGE_LIMIT_SECONDS)
+    backups = backup_kinds(catalogue, STORAGE_RETRY, STORAGE_LIMIT_SECONDS)
+    restores = restore_kinds(STORAGE_RETRY, STORAGE_LIMIT_SECONDS)
     kinds = CatalogueKinds(
+        backup_run=backups.run,
+        backup_item=backups.item,
+        backup_prune=backups.prune,
+        restore_blob=restores.blob,
+        restore_run=restores.run,
         replica_copy=replica_copy,
         replica_repair=replica_repair,
         origin_pull=origin_pull_kind(STORAGE_RETRY, STORAGE_LIMIT_SECONDS),

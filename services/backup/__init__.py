@@ -1,0 +1,1 @@
+"""The backup service: copies what buckets hold to their backup targets, and prunes there."""

@@ -1,0 +1,19 @@
+"""What the handlers of the backup service work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.catalog.context import Catalogue
+from shared.catalog.erasing import ChannelBook
+from shared.outbox.db import Database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deps:
+    """The database, the catalogue and the channels; `page_versions` are enumerated at a time."""
+
+    db: Database
+    catalogue: Catalogue
+    channels: ChannelBook
+    page_versions: int = 200

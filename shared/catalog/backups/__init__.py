@@ -1,0 +1,1 @@
+"""Backups of buckets: runs, their items and pins, what a target holds, manifests, retention."""

@@ -1,0 +1,174 @@
+"""A run's manifest: JSON lines that name every version of the snapshot and where its bytes are.
+
+The first line tells what it is of, the last one how many entries there must be. It needs no
+database to be read.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.backups.snapshot import Cursor, page_of_versions
+from shared.catalog.models import (
+    BackupContent,
+    BackupItem,
+    BackupItemState,
+    BackupRun,
+    Bucket,
+    ObjectRow,
+)
+from shared.core.errors import CorruptError
+
+FORMAT = "cloudblox-manifest-1"
+#: Bytes of a line at most: a key, its metadata, and some ids.
+MAX_LINE_BYTES = 64 * 1024
+
+
+class ManifestDamaged(CorruptError):
+    """The manifest is not what was written."""
+
+    code = "manifest_damaged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One version: what it is and where the target keeps its bytes."""
+
+    key: str
+    version: int
+    generation: int
+    blob: int
+    sha256: str
+    size: int
+    etag: str
+    content_type: str
+    metadata: dict[str, str]
+    modified_at: str
+    content: int
+    target_key: str
+
+    @property
+    def modified(self) -> dt.datetime:
+        """When the version was written, naive UTC."""
+        return dt.datetime.fromisoformat(self.modified_at)
+
+    def line(self) -> bytes:
+        """Return its line."""
+        return encode(asdict(self))
+
+    @classmethod
+    def read(cls, document: dict[str, Any]) -> Entry:
+        """Read a line. Raises ManifestDamaged."""
+        try:
+            return cls(**document)
+        except TypeError as error:
+            raise ManifestDamaged(f"a line is no entry: {error}") from error
+
+
+def head_line(run: BackupRun, bucket: Bucket | None) -> bytes:
+    """Return the first line."""
+    moment = "" if run.snapshot_at is None else run.snapshot_at.isoformat()
+    return encode(
+        {
+            "format": FORMAT,
+            "tenant": run.tenant_id,
+            "bucket": None if bucket is None else bucket.name,
+            "target": run.target,
+            "run": run.id,
+            "slot": run.slot,
+            "snapshot_version": run.snapshot_version_id,
+            "snapshot_at": moment,
+        }
+    )
+
+
+def tail_line(*, entries: int, size: int) -> bytes:
+    """Return the last line."""
+    return encode({"end": FORMAT, "entries": entries, "bytes": size})
+
+
+def encode(document: dict[str, Any]) -> bytes:
+    """Return one line."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """Read one line. Raises ManifestDamaged."""
+    try:
+        document = json.loads(line)
+    except ValueError as error:
+        raise ManifestDamaged(f"a line is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ManifestDamaged("a line is no JSON object")
+    return document
+
+
+def split_lines(
+    chunks: Iterator[bytes], *, offset: int = 0
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (the offset behind it, document) for each line. Raises ManifestDamaged."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            offset += len(line) + 1
+            yield offset, decode(line)
+        if len(rest) > MAX_LINE_BYTES:
+            raise ManifestDamaged("a line does not end")
+    if rest:
+        raise ManifestDamaged("the last line does not end")
+
+
+def page_of_entries(
+    session: Session, run: BackupRun, cursor: Cursor, *, limit: int
+) -> tuple[list[Entry], Cursor]:
+    """Return the next entries of a run whose items have all ended."""
+    versions, following = page_of_versions(session, run, cursor, limit=limit)
+    if not versions:
+        return [], following
+    held = {
+        row.blob_id: row
+        for row in session.execute(
+            sa.select(BackupItem.blob_id, BackupContent.id, BackupContent.key)
+            .join(BackupContent, BackupContent.id == BackupItem.content_id)
+            .where(
+                BackupItem.run_id == run.id,
+                BackupItem.blob_id.in_(sorted({one.blob_id for one in versions})),
+                BackupItem.state == BackupItemState.DONE,
+            )
+        )
+    }
+    keys = {
+        row.id: row.key
+        for row in session.execute(
+            sa.select(ObjectRow.id, ObjectRow.key).where(
+                ObjectRow.id.in_(sorted({one.object_id for one in versions}))
+            )
+        )
+    }
+    entries = [
+        Entry(
+            key=keys[one.object_id],
+            version=one.id,
+            generation=one.generation,
+            blob=one.blob_id,
+            sha256=one.sha256,
+            size=one.size_bytes,
+            etag=one.etag,
+            content_type=one.content_type,
+            metadata=dict(one.user_metadata),
+            modified_at=one.created_at.isoformat(),
+            content=held[one.blob_id].id,
+            target_key=held[one.blob_id].key,
+        )
+        for one in versions
+        if one.blob_id in held and one.object_id in keys
+    ]
+    return entries, following

@@ -1,0 +1,151 @@
+"""What goes from a backup target, and when: old runs, then what no complete or open run names.
+
+A content is removed in two steps under its row's lock: seen unneeded, and after the grace, still
+unneeded, condemned. Whoever names a content takes the same lock.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.backups.contents import is_needed, lock_content_ids
+from shared.catalog.backups.runs import lock_run, policy_of
+from shared.catalog.models import (
+    BackupContent,
+    BackupContentState,
+    BackupItem,
+    BackupRun,
+    BackupRunState,
+    Bucket,
+    utc_clock,
+)
+from shared.core.errors import ConflictError
+
+#: What is held until nothing names it.
+HELD = (BackupContentState.STORED, BackupContentState.DAMAGED)
+_OVER = (BackupRunState.PRUNED, BackupRunState.FAILED, BackupRunState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What one page of contents came to; `due_in_seconds` until the first unneeded one may go."""
+
+    last_id: int
+    condemned: int
+    due_in_seconds: float | None
+
+
+def complete_runs(session: Session, bucket_id: int, target: str) -> Sequence[BackupRun]:
+    """Return the complete runs of a bucket's target, the newest snapshot first."""
+    return session.scalars(
+        sa.select(BackupRun)
+        .where(
+            BackupRun.bucket_id == bucket_id,
+            BackupRun.target == target,
+            BackupRun.state == BackupRunState.COMPLETE,
+        )
+        .order_by(BackupRun.snapshot_at.desc(), BackupRun.id.desc())
+    ).all()
+
+
+def prune_run(session: Session, run_id: int) -> None:
+    """Drop a complete run; what only it named may go after the grace."""
+    run = lock_run(session, run_id)
+    if run is None or run.state == BackupRunState.PRUNED:
+        return
+    if run.state != BackupRunState.COMPLETE:
+        raise ConflictError(f"the run is {run.state}", code="backup_not_complete", state=run.state)
+    run.state, run.ended_at = BackupRunState.PRUNED, utc_clock()
+    session.flush()
+
+
+def forget_items(session: Session, bucket_id: int, target: str, *, limit: int) -> int:
+    """Delete a page of ended items of runs that are over; returns how many."""
+    ids = session.scalars(
+        sa.select(BackupItem.id)
+        .join(BackupRun, BackupRun.id == BackupItem.run_id)
+        .where(
+            BackupRun.bucket_id == bucket_id,
+            BackupRun.target == target,
+            BackupRun.state.in_(_OVER),
+            # Its pins are released first: they are found by these rows.
+            BackupRun.pins_until.is_(None),
+        )
+        .order_by(BackupItem.id)
+        .limit(limit)
+    ).all()
+    if ids:
+        session.execute(
+            sa.delete(BackupItem)
+            .where(BackupItem.id.in_(ids))
+            .execution_options(synchronize_session=False)
+        )
+    return len(ids)
+
+
+def grace_seconds(session: Session, tenant_id: str, target: str) -> float:
+    """Return how long a tenant's unneeded contents stay on a target: its buckets' longest grace.
+
+    What is copied as it becomes live is named by the next run only, an interval later.
+    """
+    longest = 0.0
+    for bucket in session.scalars(sa.select(Bucket).where(Bucket.tenant_id == tenant_id)):
+        policy = policy_of(bucket)
+        if policy is None or policy.target != target:
+            continue
+        longest = max(longest, policy.grace_seconds)
+        if policy.mode == "continuous":
+            longest = max(longest, 2.0 * policy.interval_seconds)
+    return longest
+
+
+def page_of_held(
+    session: Session, target: str, tenant_id: str, after: int, *, limit: int
+) -> Sequence[int]:
+    """Return contents that are held on a target, those with an id above `after`."""
+    return session.scalars(
+        sa.select(BackupContent.id)
+        .where(
+            BackupContent.target == target,
+            BackupContent.tenant_id == tenant_id,
+            BackupContent.state.in_(HELD),
+            BackupContent.id > after,
+        )
+        .order_by(BackupContent.id)
+        .limit(limit)
+    ).all()
+
+
+def unneeded(session: Session, ids: Sequence[int]) -> list[int]:
+    """Return those that no complete or open run names now. Nothing is locked."""
+    rows = session.scalars(sa.select(BackupContent).where(BackupContent.id.in_(ids)))
+    return [row.id for row in rows if not is_needed(session, row)]
+
+
+def condemn_unneeded(session: Session, ids: Sequence[int], *, grace: float) -> Looked:
+    """Look at contents once more under their locks, and condemn those whose grace is over."""
+    now = session.scalar(sa.select(utc_clock()))
+    if now is None:
+        raise AssertionError("the clock tells the time")
+    condemned, due = 0, None
+    for content in lock_content_ids(session, ids).values():
+        if content.state not in HELD:
+            continue
+        if is_needed(session, content):
+            content.unneeded_at = None
+            continue
+        if content.unneeded_at is None:
+            content.unneeded_at = now
+        left = (content.unneeded_at + dt.timedelta(seconds=grace) - now).total_seconds()
+        if left > 0:
+            due = left if due is None else min(due, left)
+            continue
+        content.state = BackupContentState.CONDEMNED
+        condemned += 1
+    session.flush()
+    return Looked(max(ids, default=0), condemned, due)
