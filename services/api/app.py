@@ -55,8 +55,8 @@ PREFIX = "/v1"
 _ROUTERS = [
     area.router
     for area in (
-        puts, objects, listing, instant, sessions, parts, buckets, tasks, task_actions, reviews, tenants, keys,
-        channels, nodes, audit, holds, removals,
+        puts, objects, listing, instant, sessions, parts, buckets, tasks, task_actions, reviews,
+        tenants, keys, channels, nodes, audit, holds, removals,
     )
 ]  # fmt: skip
 

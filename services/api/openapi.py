@@ -45,6 +45,12 @@ PUT_HEADERS: list[dict[str, Any]] = [
     *WRITE_CONDITIONS,
 ]
 
+PART_HEADERS: list[dict[str, Any]] = [
+    _header("Content-MD5", "Base64; the part must have this MD5."),
+    _header("X-Blox-Sha256", "Hexadecimal; the part must have this SHA-256."),
+    _header("X-Blox-Size", "Length of a part sent in chunks; it must have just this."),
+]
+
 READ_HEADERS: list[dict[str, Any]] = [
     _header("Range", "One range of bytes, such as `bytes=0-99` or `bytes=-100`."),
     _header("If-Range", "The range counts only if the ETag or date is still this."),

@@ -99,7 +99,12 @@ class ServicesSettings(Group):
 
 
 class ApiSettings(Group):
-    """The HTTP service. Every limit is checked before the bytes behind it are read."""
+    """The HTTP service. Every limit is checked before the bytes behind it are read.
+
+    `upload_expiry_seconds`: an upload in parts that nothing came for is given up. Its parts have
+    `min_part_bytes` (the last may be smaller) to `max_part_bytes`. `cors_origins`: origins, with
+    commas between them, whose pages may call the API from a browser; `*` lets all.
+    """
 
     host: str = "127.0.0.1"
     port: int = pydantic.Field(8080, ge=0, le=65535)
@@ -112,6 +117,12 @@ class ApiSettings(Group):
     max_metadata_bytes: int = pydantic.Field(2 * KIB, ge=0, le=2 * KIB)
     max_backlog: int = pydantic.Field(1_000_000, ge=1)
     body_idle_seconds: float = pydantic.Field(60.0, gt=0)
+    upload_expiry_seconds: float = pydantic.Field(7 * 86400.0, gt=0)
+    min_part_bytes: int = pydantic.Field(64 * KIB, ge=1)
+    max_part_bytes: int = pydantic.Field(5 * GIB, ge=1)
+    #: Open uploads in parts of one tenant.
+    max_open_uploads: int = pydantic.Field(10_000, ge=1)
+    cors_origins: str = ""
     docs: bool = True
 
 

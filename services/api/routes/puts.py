@@ -11,17 +11,16 @@ from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from services.api.bodies import stream_body
 from services.api.conditions import parse_conditions
 from services.api.deps import Api, CallerDep
-from services.api.intake import Intake, SmallBody
+from services.api.intake import Intake
 from services.api.keys import object_key
 from services.api.openapi import PUT_HEADERS, RAW_BODY
-from services.api.storing import Order, discard, store
+from services.api.storing import Order, store
+from services.api.taking import take_in
 from services.api.tracing import trace_parent
 from services.api.uploads import Declared, parse_declared
 from services.api.views import NAME_PATTERN
-from services.api.work import Busy
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.models import Bucket
@@ -110,43 +109,18 @@ async def put_object(
         conditions=conditions,
         trace_parent=trace_parent(request),
     )
-    take_in = _take_small if intake.is_small else _take_large
-    answer = await take_in(api, request, intake, order)
+    deps = api.deps
+    answer = await take_in(
+        api,
+        request,
+        intake,
+        lambda staged: store(deps.database, deps.catalogue, deps.staging, staged, order),
+    )
     if answer.task_id is not None:
         api.backlog.add(
             queue=admission.queue, region=admission.region, tenant_id=admission.tenant_id
         )
     return put_response(bucket, name, answer)
-
-
-async def _take_small(api: Api, request: Request, intake: Intake, order: Order) -> PutAnswer:
-    """Stage and commit on one thread."""
-    body = SmallBody(intake)
-    await stream_body(request, body, idle_seconds=api.deps.settings.body_idle_seconds)
-    deps = api.deps
-    return await api.work.call(
-        lambda: store(deps.database, deps.catalogue, deps.staging, body.finish(), order)
-    )
-
-
-async def _take_large(api: Api, request: Request, intake: Intake, order: Order) -> PutAnswer:
-    """Stage while it comes; the last fsync does not hold a thread of the database."""
-    deps = api.deps
-    writer = await api.work.files(intake.open)
-    try:
-        await stream_body(request, writer, idle_seconds=deps.settings.body_idle_seconds)
-        staged = await api.work.files(writer.finish)
-    except BaseException:
-        # Does nothing once the body was finished: what happens to it then is the commit's affair.
-        await api.work.clean_up(writer.abort)
-        raise
-    try:
-        return await api.work.call(
-            lambda: store(deps.database, deps.catalogue, deps.staging, staged, order)
-        )
-    except Busy:
-        await api.work.clean_up(lambda: discard(deps.staging, staged.key))
-        raise
 
 
 def put_response(bucket: str, key: str, answer: PutAnswer) -> JSONResponse:

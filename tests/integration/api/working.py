@@ -6,9 +6,10 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
+from services.upload import assembling
 from services.upload import handlers as uploading
 from shared.catalog.kinds import register_kinds
-from shared.catalog.payloads import StoreUpload
+from shared.catalog.payloads import AssembleUpload, StoreUpload
 from shared.outbox import Execution
 from shared.outbox.outbox import Outbox
 from tests.integration.api.stack import Stack
@@ -29,6 +30,10 @@ def uploading_worker(stack: Stack, redis_url: str, namespace: str) -> Iterator[O
     @outbox.handler(catalogue.kinds.upload_store)
     def store(execution: Execution, payload: StoreUpload) -> object:
         return uploading.store(execution, payload, deps)
+
+    @outbox.handler(catalogue.kinds.upload_assemble)
+    def join(execution: Execution, payload: AssembleUpload) -> object:
+        return assembling.assemble(execution, payload, deps)
 
     stop = threading.Event()
     scans = threading.Thread(target=outbox.compensator().run, args=(stop,))

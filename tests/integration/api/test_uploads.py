@@ -1,0 +1,335 @@
+"""Uploads in parts over HTTP: begun, sent in any order and again, completed, given up."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import random
+import threading
+import uuid
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from tests.integration.api.stack import BUCKET, OTHER, Stack
+from tests.integration.api.working import uploading_worker
+from tests.support.eventually import eventually
+
+PART = 100_000
+CONTENT = random.Random(11).randbytes(3 * PART + 777)
+PARTS = [CONTENT[start : start + PART] for start in range(0, len(CONTENT), PART)]
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+def begin(client: httpx.Client, **more: Any) -> dict[str, Any]:
+    order = {"operation_id": uuid.uuid4().hex, "bucket": BUCKET, "key": "film.mp4", **more}
+    answer = client.post("/uploads", json=order)
+    assert answer.status_code == 201, answer.text
+    view: dict[str, Any] = answer.json()
+    assert answer.headers["location"] == f"/v1/uploads/{view['id']}"
+    return view
+
+
+def put(client: httpx.Client, upload: str, number: int, content: bytes, **headers: str) -> Any:
+    return client.put(f"/uploads/{upload}/parts/{number}", content=content, headers=headers)
+
+
+def send_all(client: httpx.Client, upload: str) -> None:
+    for number in random.Random(1).sample(range(1, len(PARTS) + 1), len(PARTS)):
+        answer = put(client, upload, number, PARTS[number - 1])
+        assert answer.status_code == 200, answer.text
+
+
+def test_parts_in_any_order_become_an_object(stack: Stack, redis_url: str, namespace: str) -> None:
+    with uploading_worker(stack, redis_url, namespace), stack.client() as client:
+        upload = begin(
+            client,
+            size=len(CONTENT),
+            sha256=SHA256.upper(),
+            content_type="video/mp4",
+            metadata={"colour": "red"},
+            part_bytes=PART,
+        )
+        assert (upload["state"], upload["part_bytes"]) == ("open", PART)
+        send_all(client, upload["id"])
+        first = put(client, upload["id"], 2, PARTS[1])
+        assert first.headers["etag"] == f'"{hashlib.md5(PARTS[1]).hexdigest()}"'
+        assert first.json()["expires_at"] > upload["expires_at"]
+        there = client.get(f"/uploads/{upload['id']}").json()
+        assert [(one["number"], one["size"], one["sha256"]) for one in there["parts"]] == [
+            (number, len(part), hashlib.sha256(part).hexdigest())
+            for number, part in enumerate(PARTS, start=1)
+        ]
+        assert (there["received_bytes"], there["part_count"]) == (len(CONTENT), 4)
+        page = client.get(f"/uploads/{upload['id']}", params={"after": 1, "limit": 2}).json()
+        assert ([one["number"] for one in page["parts"]], page["next_part"]) == ([2, 3], 3)
+
+        accepted = client.post(f"/uploads/{upload['id']}:complete")
+        assert accepted.status_code == 202, accepted.text
+        assert accepted.json()["state"] == "completing"
+        assert accepted.headers["location"] == f"/v1/tasks/{accepted.json()['task_id']}"
+
+        def done() -> Any:
+            answer = client.post(f"/uploads/{upload['id']}:complete")
+            assert answer.status_code in (200, 202), answer.text
+            return answer if answer.status_code == 200 else None
+
+        answer = eventually(done, 20)
+        result = answer.json()["result"]
+        whole = hashlib.md5(b"".join(hashlib.md5(part).digest() for part in PARTS)).hexdigest()
+        assert (result["etag"], result["sha256"]) == (f"{whole}-4", SHA256)
+        assert client.post(f"/uploads/{upload['id']}:complete").json() == answer.json()
+        got = client.get(f"/buckets/{BUCKET}/objects/film.mp4")
+        assert (got.status_code, got.content) == (200, CONTENT)
+        assert got.headers["etag"] == f'"{whole}-4"'
+        assert got.headers["content-type"] == "video/mp4"
+        assert got.headers["x-blox-meta-colour"] == "red"
+        assert got.headers["x-blox-version"] == str(result["version_id"])
+        eventually(lambda: not stack.staged_files(), 20)
+        # The operation has its result for ever after, and nothing can be added or taken away.
+        assert put(client, upload["id"], 1, b"late").json()["code"] == "upload_done"
+        refused = client.delete(f"/uploads/{upload['id']}")
+        assert (refused.status_code, refused.json()["code"]) == (409, "upload_done")
+        assert not stack.staged_files()
+
+
+def test_operation_is_the_same_upload_until_it_is_another_request(stack: Stack) -> None:
+    with stack.client() as client, stack.client(tenant=OTHER) as other:
+        order = {"operation_id": "op-1", "bucket": BUCKET, "key": "a", "size": 5}
+        first = client.post("/uploads", json=order)
+        again = client.post("/uploads", json=order)
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert again.json()["id"] == first.json()["id"]
+        for change in ({"key": "b"}, {"size": 6}, {"metadata": {"x": "y"}}):
+            refused = client.post("/uploads", json={**order, **change})
+            assert (refused.status_code, refused.json()["code"]) == (409, "operation_mismatch")
+        refused = client.post("/uploads", json=order, headers={"if-none-match": "*"})
+        assert refused.json()["code"] == "operation_mismatch"
+        # Another tenant has operations of its own.
+        assert other.post("/uploads", json=order).status_code == 201
+        answers: list[httpx.Response] = []
+        threads = [
+            threading.Thread(
+                target=lambda: answers.append(
+                    client.post("/uploads", json={**order, "operation_id": "op-2"})
+                )
+            )
+            for _ in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len({answer.json()["id"] for answer in answers}) == 1
+        assert sorted(answer.status_code for answer in answers) == [200] * 5 + [201]
+
+
+def test_another_tenant_sees_nothing_of_it(stack: Stack) -> None:
+    with (
+        stack.client() as client,
+        stack.client(tenant=OTHER) as other,
+        stack.client("objects:read") as reader,
+    ):
+        upload = begin(client)["id"]
+        put(client, upload, 1, b"hello")
+        for answer in (
+            other.get(f"/uploads/{upload}"),
+            put(other, upload, 1, b"evil"),
+            other.post(f"/uploads/{upload}:complete"),
+            other.delete(f"/uploads/{upload}"),
+            client.get("/uploads/no-such-upload"),
+        ):
+            assert (answer.status_code, answer.json()["code"]) == (404, "upload_not_found")
+        for answer in (
+            reader.post("/uploads", json={"operation_id": "x", "bucket": BUCKET, "key": "a"}),
+            put(reader, upload, 1, b"evil"),
+            reader.delete(f"/uploads/{upload}"),
+        ):
+            assert answer.status_code == 403
+        assert client.get(f"/uploads/{upload}").json()["received_bytes"] == 5
+        assert len(stack.staged_files()) == 1
+
+
+def test_promise_that_does_not_hold_leaves_nothing(stack: Stack) -> None:
+    wrong_md5 = base64.b64encode(hashlib.md5(b"other").digest()).decode()
+    with stack.client() as client:
+        upload = begin(client)["id"]
+        for headers, code in (
+            ({"content-md5": wrong_md5}, "md5_mismatch"),
+            ({"x-blox-sha256": "0" * 64}, "sha256_mismatch"),
+            ({"x-blox-size": "4", "content-length": "5"}, "size_mismatch"),
+        ):
+            for content in (b"hello", PARTS[0]):
+                sized = {**headers, "content-length": str(len(content))}
+                answer = put(client, upload, 1, content, **sized)
+                assert (answer.status_code, answer.json()["code"]) == (400, code)
+        for number in (0, -1, 10_001):
+            answer = put(client, upload, number, b"x")
+            assert answer.json()["code"] == "part_number_invalid"
+        assert put(client, upload, "one", b"x").status_code == 422  # type: ignore[arg-type]
+        assert client.get(f"/uploads/{upload}").json()["parts"] == []
+        assert not stack.staged_files()
+
+
+def test_completion_says_what_is_wrong_and_can_be_mended(stack: Stack) -> None:
+    with stack.client() as client:
+        upload = begin(client, size=len(CONTENT))["id"]
+        complete = f"/uploads/{upload}:complete"
+        assert client.post(complete).json()["code"] == "part_missing"
+        put(client, upload, 1, PARTS[0])
+        put(client, upload, 3, PARTS[2])
+        missing = client.post(complete).json()
+        assert (missing["code"], missing["number"]) == ("part_missing", 2)
+        put(client, upload, 2, PARTS[1][:10])
+        put(client, upload, 4, PARTS[3])
+        assert client.post(complete).json()["code"] == "part_too_small"
+        put(client, upload, 2, PARTS[1] + b"!")
+        assert client.post(complete).json()["code"] == "size_mismatch"
+        put(client, upload, 2, PARTS[1])
+        named = [{"number": n, "etag": f'"{hashlib.md5(p).hexdigest()}"'}
+                 for n, p in enumerate(PARTS, start=1)]  # fmt: skip
+        wrong = [{**named[0], "sha256": "0" * 64}, *named[1:]]
+        assert client.post(complete, json={"parts": wrong}).json()["code"] == "part_mismatch"
+        assert client.get(f"/uploads/{upload}").json()["state"] == "open"
+        answer = client.post(complete, json={"parts": named, "sha256": SHA256})
+        assert answer.status_code == 202, answer.text
+        again = client.post(complete, json={"parts": named, "sha256": SHA256})
+        assert (again.status_code, again.json()) == (202, answer.json())
+        other = client.post(complete, json={"parts": named[:2]})
+        assert (other.status_code, other.json()["code"]) == (409, "complete_mismatch")
+        assert put(client, upload, 1, PARTS[0]).json()["code"] == "upload_completing"
+        assert stack.count("tasks") == 1
+
+
+def test_failure_is_told_and_stays(stack: Stack, redis_url: str, namespace: str) -> None:
+    with uploading_worker(stack, redis_url, namespace), stack.client() as client:
+        upload = begin(client, sha256="0" * 64)["id"]
+        send_all(client, upload)
+        assert client.post(f"/uploads/{upload}:complete").status_code == 202
+        eventually(lambda: client.get(f"/uploads/{upload}").json()["state"] == "failed", 20)
+        assert client.get(f"/uploads/{upload}").json()["error"]["code"] == "sha256_mismatch"
+        for _ in range(2):
+            told = client.post(f"/uploads/{upload}:complete")
+            assert (told.status_code, told.json()["code"]) == (409, "upload_failed")
+            assert told.json()["error"]["code"] == "sha256_mismatch"
+        assert client.get(f"/buckets/{BUCKET}/objects/film.mp4").status_code == 404
+        assert client.delete(f"/uploads/{upload}").status_code == 204
+        assert not stack.staged_files()
+
+
+def test_giving_up_removes_everything(stack: Stack) -> None:
+    with stack.client() as client:
+        order = {"operation_id": "op", "bucket": BUCKET, "key": "a"}
+        upload = client.post("/uploads", json=order).json()["id"]
+        send_all(client, upload)
+        assert client.post(f"/uploads/{upload}:complete").status_code == 202
+        assert client.delete(f"/uploads/{upload}").status_code == 204
+        assert client.get(f"/uploads/{upload}").status_code == 404
+        assert client.delete(f"/uploads/{upload}").status_code == 404
+        assert (stack.count("upload_sessions"), stack.count("upload_parts")) == (0, 0)
+        assert not stack.staged_files()
+        with stack.engine.connect() as connection:
+            query = sa.text("SELECT state FROM tasks")
+            assert connection.execute(query).scalars().all() == ["cancelled"]
+        assert client.post("/uploads", json=order).status_code == 201
+
+
+def test_limits_are_told_before_the_body(tight_stack: Stack) -> None:
+    with tight_stack.client() as client:
+        too_large = {"operation_id": "x", "bucket": BUCKET, "key": "a", "size": 100_001}
+        answer = client.post("/uploads", json=too_large)
+        assert (answer.status_code, answer.json()["max_object_bytes"]) == (413, 100_000)
+        for part_bytes in (1, 2**40):
+            order = {**too_large, "size": None, "part_bytes": part_bytes}
+            assert client.post("/uploads", json=order).json()["code"] == "part_bytes_invalid"
+        upload = begin(client)["id"]
+        assert put(client, upload, 1, bytes(70_000)).status_code == 200
+        assert put(client, upload, 1, bytes(90_000)).status_code == 200
+        answer = put(client, upload, 2, bytes(10_001))
+        assert (answer.status_code, answer.json()["max_part_bytes"]) == (413, 10_000)
+        chunks = (bytes(1000) for _ in range(11))
+        assert client.put(f"/uploads/{upload}/parts/2", content=chunks).status_code == 413
+        assert put(client, upload, 2, bytes(10_000)).status_code == 200
+        # Three tasks of this tenant wait: no more work, and no more bytes for it.
+        for number in range(3):
+            client.put(f"/buckets/{BUCKET}/objects/{number}", content=b"x")
+        eventually(lambda: put(client, upload, 3, b"").status_code == 429)
+        for refused in (
+            client.post(f"/uploads/{upload}:complete"),
+            client.post("/uploads", json={**too_large, "size": 1}),
+        ):
+            assert (refused.status_code, refused.json()["code"]) == (429, "backlog_full")
+            assert "retry-after" in refused.headers
+        assert client.get(f"/uploads/{upload}").json()["state"] == "open"
+
+
+@pytest.mark.databases("sqlite")
+def test_a_tenant_has_so_many_uploads_open(
+    blox_url: str, redis_url: str, namespace: str, tmp_path: Any
+) -> None:
+    from tests.integration.api.stack import running_stack
+
+    with (
+        running_stack(blox_url, redis_url, namespace, tmp_path, max_open_uploads=2) as stack,
+        stack.client() as client,
+    ):
+        first, _ = begin(client), begin(client)
+        order = {"operation_id": "x", "bucket": BUCKET, "key": "a"}
+        refused = client.post("/uploads", json=order)
+        assert (refused.status_code, refused.json()["code"]) == (429, "uploads_open")
+        known = {"operation_id": first["operation_id"], "bucket": BUCKET, "key": "film.mp4"}
+        assert client.post("/uploads", json=known).status_code == 200
+        client.delete(f"/uploads/{first['id']}")
+        assert client.post("/uploads", json=order).status_code == 201
+
+
+@pytest.mark.databases("mariadb")
+def test_the_last_of_many_writes_of_a_part_counts(stack: Stack) -> None:
+    """Writers of one number at once: one file is left, and it is the one that the row names."""
+    with stack.client() as client:
+        upload = begin(client)["id"]
+        contents = [bytes([number]) * 70_000 for number in range(8)]
+        answers: list[httpx.Response] = []
+
+        def write(content: bytes) -> None:
+            answers.append(put(client, upload, 1, content))
+
+        threads = [threading.Thread(target=write, args=(content,)) for content in contents]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [answer.status_code for answer in answers] == [200] * 8
+        there = client.get(f"/uploads/{upload}").json()
+        assert (there["received_bytes"], there["part_count"]) == (70_000, 1)
+        (file,) = stack.staged_files()
+        assert hashlib.sha256(file.read_bytes()).hexdigest() == there["parts"][0]["sha256"]
+
+
+@pytest.mark.databases("mariadb")
+def test_a_part_for_an_upload_that_goes_meanwhile_leaves_nothing(stack: Stack) -> None:
+    """The body comes while the upload is given up: its file goes with the refusal."""
+    with stack.client() as client:
+        upload = begin(client)["id"]
+        begun, gone = threading.Event(), threading.Event()
+
+        def body() -> Any:
+            yield bytes(80_000)
+            begun.set()
+            assert gone.wait(20)
+            yield bytes(80_000)
+
+        answers: list[httpx.Response] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(client.put(f"/uploads/{upload}/parts/1", content=body()))
+        )
+        thread.start()
+        assert begun.wait(20)
+        with stack.client() as other:
+            assert other.delete(f"/uploads/{upload}").status_code == 204
+        gone.set()
+        thread.join(20)
+        assert (answers[0].status_code, answers[0].json()["code"]) == (404, "upload_not_found")
+        assert not stack.staged_files()
