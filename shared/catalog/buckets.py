@@ -41,6 +41,12 @@ class BucketSpec(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid")
 
     region: Region = ""
+    region_fallback_seconds: float | None = pydantic.Field(
+        default=None,
+        ge=1,
+        le=86400 * 365,
+        description="Work goes to the base queue when the region was without consumers so long.",
+    )
     channels: list[ChannelName] = pydantic.Field(min_length=1, max_length=MAX_CHANNELS)
     review_policy: ReviewPolicy | None = None
     max_object_bytes: int | None = pydantic.Field(default=None, ge=0, le=2**63 - 1)
@@ -174,6 +180,7 @@ def _fill(bucket: Bucket, spec: BucketSpec, secrets: SecretBox | None) -> None:
     bucket.review_policy = None if policy is None else policy.model_dump(mode="json")
     bucket.review_policy_version = None if policy is None else policy.version
     bucket.max_object_bytes = spec.max_object_bytes
+    bucket.region_fallback_seconds = spec.region_fallback_seconds
     bucket.backup = None if spec.backup is None else spec.backup.model_dump(mode="json")
     bucket.origin = _origin(bucket, spec, secrets)
     bucket.updated_at = utc_clock()

@@ -18,6 +18,8 @@ from shared.core.clock import monotonic
 from shared.core.errors import BloxError
 from shared.outbox.context import OutboxContext
 from shared.outbox.db import Line
+from shared.outbox.messages import split_queue_key
+from shared.outbox.statements import regions
 from shared.outbox.statements import scan as statements
 
 Role = Literal["producer", "worker", "scheduler"]
@@ -71,6 +73,8 @@ class NodeWriter:
         filler is woken for queues that were not among them before: their windows have just opened.
         """
         queues = frozenset(queues)
+        # In one order everywhere: several processes write the same rows.
+        places = sorted(split_queue_key(name) for name in queues)
         means = {name: round(seconds, 6) for name, seconds in (mean_seconds or {}).items()}
         values = (
             self._region,
@@ -88,6 +92,10 @@ class NodeWriter:
             cursor.execute(sql(statements.UPDATE_NODE), values)
             if cursor.rowcount == 0:
                 cursor.execute(sql(statements.INSERT_NODE), values)
+            for place in places if threads else ():
+                cursor.execute(sql(regions.UPDATE_CONSUMED), place)
+                if cursor.rowcount == 0:
+                    cursor.execute(sql(regions.INSERT_CONSUMED), place)
 
         with self._lock:
             if self._is_removed:

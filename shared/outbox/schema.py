@@ -112,6 +112,8 @@ tasks = sa.Table(
     ),
     sa.Index("ix_tasks_lease", "state", "lease_until"),
     sa.Index("ix_tasks_due", "queue", "region", "state", "due_at"),
+    # Of what is parked on a resource, the next of each tenant; NULL where a task waits for none.
+    sa.Index("ix_tasks_resource", "resource_key", "tenant_id", "order_at"),
     # NULL where the task has ended or has no key: "unique while active".
     sa.Index("uq_tasks_dedupe", "queue", "dedupe_active", unique=True),
     sa.Index("uq_tasks_idempotency", "tenant_id", "idempotency_key", unique=True),
@@ -225,6 +227,16 @@ lanes = sa.Table(
     sa.Column("watermark", UTCDateTime, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("touched_at", UTCDateTime, nullable=False),
+    **_MYSQL,
+)
+
+#: When a queue of a region was last consumed by anybody; tells for how long nobody has been there.
+consumed = sa.Table(
+    "consumed",
+    metadata,
+    sa.Column("queue", name_type(32), primary_key=True),
+    sa.Column("region", name_type(32), primary_key=True, server_default=""),
+    sa.Column("last_seen", UTCDateTime, nullable=False),
     **_MYSQL,
 )
 

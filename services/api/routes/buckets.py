@@ -31,6 +31,9 @@ class BucketView(View):
 
     name: str
     region: str
+    region_fallback_seconds: float | None = Field(
+        description="Work goes to the base queue when the region was without consumers so long."
+    )
     channels: list[str] = Field(description="Candidate channels, the preferred one first.")
     review_policy: ReviewPolicy | None = Field(description="Null where nothing is reviewed.")
     max_object_bytes: int | None

@@ -9,6 +9,7 @@ from shared.catalog.models.blobs import Blob, BlobRef, Location
 from shared.catalog.models.buckets import Bucket, ChannelRecord, Revision
 from shared.catalog.models.objects import ObjectRow, Version
 from shared.catalog.models.origin import OriginMiss, OriginPull, OriginSegment
+from shared.catalog.models.regions import RegionRow
 from shared.catalog.models.removal import Copy, Expiry, Hold, LifecycleWalk, Removal
 from shared.catalog.models.replicas import LocationAudit, Replica, ReplicaRule
 from shared.catalog.models.restores import Loss, Restore, RestoreItem
@@ -80,6 +81,7 @@ __all__ = [
     "OriginPull",
     "OriginSegment",
     "PullState",
+    "RegionRow",
     "Removal",
     "RemovalState",
     "Replica",

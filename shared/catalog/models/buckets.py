@@ -19,7 +19,8 @@ class Bucket(Base):
     JSON, None without review; `review_policy_version` is its hash. `lifecycle` is a `Lifecycle`,
     `backup` a `BackupPolicy`,
     `origin` a `StoredOrigin`. `replica_channels` are those that every content is also to stand on.
-    The columns stand in the order of the migrations.
+    `region_fallback_seconds` is how long nobody may consume the region's queue before work goes to
+    the base queue, None for never. The columns stand in the order of the migrations.
     """
 
     __tablename__ = "buckets"
@@ -42,6 +43,7 @@ class Bucket(Base):
     replica_channels: Mapped[list[str] | None]
     origin: Mapped[dict[str, Any] | None]
     backup: Mapped[dict[str, Any] | None]
+    region_fallback_seconds: Mapped[float | None]
 
 
 class ChannelRecord(Base):

@@ -5,6 +5,8 @@ The columns are written out, so that this step stays what it was when the models
 
 from __future__ import annotations
 
+from alembic import op
+
 revision = "0009"
 down_revision = "0008"
 branch_labels = None
@@ -12,8 +14,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Nothing yet."""
+    op.create_index("ix_tasks_resource", "tasks", ["resource_key", "tenant_id", "order_at"])
 
 
 def downgrade() -> None:
-    """Nothing yet."""
+    op.drop_index("ix_tasks_resource", "tasks")

@@ -1,0 +1,90 @@
+"""Where the work of a bucket goes: to its region, unless nobody is there or it is drained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.models import Bucket, RegionRow, utc_clock, utc_now
+from shared.core.errors import ConflictError, InvalidError
+from shared.outbox.schema import consumed
+
+#: The queue without a region, which every process consumes unless told otherwise.
+BASE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionState:
+    """A region that buckets, consumers or operators name."""
+
+    name: str
+    drained_to: str | None
+    buckets: int
+
+
+def region_of(session: Session, bucket: Bucket, queue: str) -> str:
+    """Return the region into whose queue a task of this bucket is to be put now.
+
+    That of the bucket. A drained region's work goes where the drain has said; a bucket that allows
+    a fallback falls back to the base queue when nobody has consumed the region's queue for so long.
+    Costs nothing for buckets without a region, one read by primary key for the others.
+    """
+    if not bucket.region:
+        return BASE
+    row = session.get(RegionRow, bucket.region)
+    if row is not None and row.drained_to is not None:
+        return row.drained_to
+    seconds = bucket.region_fallback_seconds
+    if seconds is None:
+        return bucket.region
+    seen = session.scalar(
+        sa.select(sa.literal(1)).where(
+            consumed.c.queue == queue,
+            consumed.c.region == bucket.region,
+            consumed.c.last_seen >= utc_now(-seconds),
+        )
+    )
+    return bucket.region if seen else BASE
+
+
+def drain(session: Session, region: str, *, to: str = BASE) -> None:
+    """Send new work of a region elsewhere from now on; what waits there is not moved by this.
+
+    Raises InvalidError for the base or the same region, ConflictError (`region_drained`) when the
+    other one is itself drained.
+    """
+    if not region or region == to:
+        raise InvalidError("a region is drained into another, or into the base queue")
+    target = session.get(RegionRow, to) if to else None
+    if target is not None and target.drained_to is not None:
+        raise ConflictError(f"region {to} is drained itself", code="region_drained", region=to)
+    row = session.get(RegionRow, region, with_for_update=True)
+    if row is None:
+        row = RegionRow(name=region)
+        session.add(row)
+    row.drained_to = to
+    row.updated_at = utc_clock()
+    session.flush()
+
+
+def reopen(session: Session, region: str) -> None:
+    """Let a drained region have its new work again; another region is left as it is."""
+    session.execute(sa.delete(RegionRow).where(RegionRow.name == region))
+
+
+def list_regions(session: Session) -> list[RegionState]:
+    """Return every region that a bucket or a drain names, by name."""
+    counts = {
+        str(name): int(count)
+        for name, count in session.execute(
+            sa.select(Bucket.region, sa.func.count()).group_by(Bucket.region)
+        )
+        if name
+    }
+    drained = {row.name: row.drained_to for row in session.scalars(sa.select(RegionRow))}
+    return [
+        RegionState(name, drained.get(name), counts.get(name, 0))
+        for name in sorted(counts.keys() | drained.keys())
+    ]
