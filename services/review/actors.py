@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from services.review.handlers import Deps, check
 from shared.catalog.kinds import RegisteredCatalogue
 from shared.catalog.payloads import CheckReview
-from shared.outbox import Execution
+from shared.outbox import Execution, Snooze
 
 if TYPE_CHECKING:
     import dramatiq
@@ -23,7 +23,7 @@ def register(
     """Attach the handlers of this service and return the actor that runs them."""
 
     @outbox.handler(catalogue.kinds.review_check)
-    def run(execution: Execution, payload: CheckReview) -> None:
-        check(execution, payload, deps)
+    def run(execution: Execution, payload: CheckReview) -> Snooze | None:
+        return check(execution, payload, deps)
 
     return outbox.actor(QUEUE)

@@ -22,7 +22,7 @@ GRACE_SECONDS = 3600.0
 
 
 class Tasks(Protocol):
-    """The two things that the catalogue asks of an outbox, both in the caller's transaction."""
+    """What the catalogue asks of an outbox, all in the caller's transaction."""
 
     def enqueue(
         self, session: Session, kind: Any, payload: pydantic.BaseModel, **options: Any
@@ -33,6 +33,12 @@ class Tasks(Protocol):
         """End what is waiting among these tasks and ask the running ones to stop.
 
         Their domain rows are locked and changed by the caller already.
+        """
+
+    def wake(self, session: Session, task_id: int) -> bool:
+        """Make a task due whose snooze waits for what this transaction has written.
+
+        The caller has locked that row before it wrote.
         """
 
 

@@ -11,6 +11,7 @@ import contextlib
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.asking import ask_again, lock_steps
 from shared.catalog.context import Catalogue
 from shared.catalog.locking import LockedKey, lock_version, share_bucket
 from shared.catalog.models import (
@@ -84,8 +85,9 @@ class ReviewHooks:
         self._catalogue = catalogue
 
     def lock(self, session: Session, payload: CheckReview) -> None:
-        """Lock the version's key."""
+        """Lock the version's key, then what its reviewers were asked."""
         _lock(session, payload.version_id)
+        lock_steps(session, payload.review_id)
 
     def on_end(self, session: Session, task: EndedTask, outcome: str) -> None:
         """Decide by the policy's fail mode; a cancelled review never lets anything pass."""
@@ -131,6 +133,7 @@ class ReviewHooks:
         review = _review(session, version.id)
         if review.state == ReviewState.SUPERSEDED or review.decided_by not in (None, FAIL_MODE):
             raise ConflictError("the review is decided", code="review_decided", review_id=review.id)
+        ask_again(session, review.id)
         review.state = ReviewState.OPEN
         review.reason = ""
         review.decided_by = None

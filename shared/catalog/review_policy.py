@@ -9,9 +9,11 @@ import hashlib
 import json
 import re
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from shared.catalog.reviewer_specs import MAX_REVIEWERS, ReviewerSpec, check_names
 
 #: Part of every policy version; raise it when a built-in reviewer judges differently than before,
 #: so that old verdicts are not reused.
@@ -42,7 +44,7 @@ class Decision(StrEnum):
 
 
 class ReviewPolicy(BaseModel):
-    """The steps of a review and their severity.
+    """The steps of a review and their severity: the built-in ones, then `reviewers` in order.
 
     `fail_mode` says what a reviewer that fails for good means: `closed` rejects, `open` lets
     through, `human` leaves it to a person. Doubtful findings always wait for a person; one who
@@ -60,6 +62,8 @@ class ReviewPolicy(BaseModel):
     #: Looked for in text, without regard to case. Each word costs a pass over the content.
     reject_keywords: frozenset[Keyword] = Field(default=frozenset(), max_length=500)
     doubtful_keywords: frozenset[Keyword] = Field(default=frozenset(), max_length=500)
+    #: Asked one after the other, the cheap ones first, until one rejects.
+    reviewers: tuple[ReviewerSpec, ...] = Field(default=(), max_length=MAX_REVIEWERS)
     human_seconds: float = Field(default=7 * 86_400.0, gt=0, le=MAX_WAIT_SECONDS)
     #: How long rejected bytes are kept in quarantine.
     quarantine_seconds: float = Field(default=30 * 86_400.0, ge=0, le=MAX_WAIT_SECONDS)
@@ -74,6 +78,11 @@ class ReviewPolicy(BaseModel):
             if not _SHA256.match(value):
                 raise ValueError(f"not a SHA-256 in hexadecimal: {value[:70]!r}")
         return folded
+
+    @field_validator("reviewers")
+    @classmethod
+    def _named(cls, specs: tuple[ReviewerSpec, ...]) -> tuple[ReviewerSpec, ...]:
+        return check_names(specs)
 
     @property
     def reads_content(self) -> bool:
@@ -99,7 +108,7 @@ class ReviewPolicy(BaseModel):
         It covers everything that a verdict depends on besides the content and its declared type.
         What only concerns failures and waiting (`fail_mode`, times) leaves verdicts valid.
         """
-        facts = {
+        facts: dict[str, Any] = {
             "reviewers": REVIEWERS_VERSION,
             "type_mismatch": self.type_mismatch,
             "bytes": [self.min_bytes, self.max_bytes],
@@ -107,6 +116,8 @@ class ReviewPolicy(BaseModel):
             "reject": sorted(word.casefold() for word in self.reject_keywords),
             "doubtful": sorted(word.casefold() for word in self.doubtful_keywords),
         }
+        if self.reviewers:
+            facts["listed"] = [spec.facts() for spec in self.reviewers]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
     def declared_key(self, content_type: str) -> str:
@@ -114,7 +125,8 @@ class ReviewPolicy(BaseModel):
 
         The same bytes may pass as one type and not as another.
         """
-        return "" if self.type_mismatch == "ignore" else essence(content_type)
+        is_judged = self.type_mismatch != "ignore" or self.reviewers
+        return essence(content_type) if is_judged else ""
 
 
 def essence(content_type: str) -> str:

@@ -34,11 +34,12 @@ from shared.core.errors import ConflictError, NotFoundError, SupersededError
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one reviewer said: an outcome of `StepOutcome` and a sentence."""
+    """What one reviewer of a kind said: an outcome of `StepOutcome` and a sentence."""
 
     name: str
     outcome: str
     detail: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def read_case(session: Session, payload: CheckReview) -> Case | None:
         content_type=version.content_type,
         staging_key=version.staging_key,
         policy=policy,
-        steps={row.step: Step(row.step, row.outcome, row.detail) for row in rows},
+        steps={row.step: Step(row.step, row.outcome, row.detail, row.kind) for row in rows},
         verdict=None if verdict is None else _decision_of(verdict),
         verdict_reason="" if verdict is None else verdict.reason,
     )
@@ -107,7 +108,9 @@ def record_steps(session: Session, review_id: int, steps: Iterable[Step]) -> Non
     for step in steps:
         row = known.get(step.name)
         if row is None:
-            row = ReviewStep(review_id=review_id, step=step.name, created_at=utc_clock())
+            row = ReviewStep(
+                review_id=review_id, step=step.name, kind=step.kind, created_at=utc_clock()
+            )
             session.add(row)
         row.outcome = step.outcome
         row.detail = step.detail[:REASON_CHARACTERS]

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from services.delete import handlers as deleting
 from services.delete import prefix as removing
+from services.replica import handlers as replicating
 from services.review import handlers as reviewing
 from services.review.deps import Outside
 from services.upload import assembling
@@ -97,7 +98,7 @@ class Stand:
     ) -> None:
         self.bench = Bench(url, "redis://127.0.0.1:1", node=node)
         self.catalogue = register_kinds(self, grace_seconds=grace_seconds)
-        self.channels = Channels(root / "channels", ["a", "b"])
+        self.channels = Channels(root / "channels", ["a", "b", "c"])
         self.staging = Staging(FileChannel(root / "staging", name="staging"))
         self.staging.prepare(deadline=Deadline(10))
         self.db = self.bench.context.db
@@ -124,6 +125,9 @@ class Stand:
             ),
         )
         self.delete = deleting.Deps(db=self.db, channels=self.channels)
+        self.replica = replicating.Deps(
+            db=self.db, catalogue=self.catalogue, channels=self.channels
+        )
         self.prefix = removing.PrefixDeps(
             db=self.db, catalogue=self.catalogue, staging=self.staging, page_keys=3
         )
@@ -151,20 +155,27 @@ class Stand:
     # -- what a client does --------------------------------------------------------------------
 
     def bucket(
-        self, name: str = "photos", *, channels: Sequence[str] = ("a", "b"), **policy: Any
+        self,
+        name: str = "photos",
+        *,
+        channels: Sequence[str] = ("a", "b"),
+        replicas: Sequence[str] = (),
+        **policy: Any,
     ) -> int:
-        """Make a bucket on the channels; keywords are those of a review policy."""
+        """Make or change a bucket on the channels; keywords are those of a review policy."""
 
         def write(session: Session) -> int:
             ensure_tenant(session, TENANT)
-            for channel in ("a", "b"):
+            for channel in self.channels.names():
                 put_channel(
                     session,
                     ChannelInput(name=channel, kind="file", settings={"root": f"/{channel}"}),
                     secrets=SecretBox(SecretBox.generate_key()),
                 )
             review = ReviewPolicy.model_validate(policy) if policy else None
-            spec = BucketSpec(channels=list(channels), review_policy=review)
+            spec = BucketSpec(
+                channels=list(channels), review_policy=review, replica_channels=list(replicas)
+            )
             return put_bucket(session, TENANT, name, spec).bucket.id
 
         return self.db.run_session(write)
@@ -235,6 +246,9 @@ class Stand:
             "delete.blob": lambda e, p: deleting.delete(e, p, self.delete),
             "delete.prefix": lambda e, p: removing.delete_prefix(e, p, self.prefix),
             "delete.settle": settle_kind("delete", self.bench.context).handler,
+            "replica.copy": lambda e, p: replicating.copy(e, p, self.replica),
+            "replica.repair": lambda e, p: replicating.copy(e, p, self.replica),
+            "replica.settle": settle_kind("replica", self.bench.context).handler,
             "upload.settle": settle_kind("upload", self.bench.context).handler,
             "review.settle": settle_kind("review", self.bench.context).handler,
         }

@@ -18,6 +18,8 @@ from services.review.reviewers.sniffing import HEAD_BYTES, sniff
 
 _CHUNK_BYTES = 256 * 1024
 
+_Judge = Callable[[dict[str, Any], Callable[[int], bytes]], list[Finding]]
+
 
 def judge(order: dict[str, Any], read: Callable[[int], bytes]) -> list[Finding]:
     """Run the steps that look at bytes; stops reading as soon as the answers stand.
@@ -40,6 +42,19 @@ def judge(order: dict[str, Any], read: Callable[[int], bytes]) -> list[Finding]:
     return [*findings, scan.finish()]
 
 
+def _reviewer(name: str) -> _Judge:
+    """Return a reviewer by name. What an optional one needs is loaded for it alone."""
+    if name == "yara":
+        from services.review.reviewers import yara_rules
+
+        return yara_rules.judge
+    if name == "image":
+        from services.review.reviewers import image
+
+        return image.judge
+    return judge
+
+
 def limit_this_process(*, memory_bytes: int, cpu_seconds: int) -> None:
     """Bound memory and processor time, forbid writing files and opening more than a few."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
@@ -56,7 +71,7 @@ def main() -> None:
     limit_this_process(
         memory_bytes=order["limits"]["memory_bytes"], cpu_seconds=order["limits"]["cpu_seconds"]
     )
-    findings = judge(order, stream.read1)
+    findings = _reviewer(order["reviewer"])(order, stream.read1)
     answer = [[finding.step, finding.outcome.value, finding.detail] for finding in findings]
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()

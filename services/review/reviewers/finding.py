@@ -19,7 +19,7 @@ class Outcome(StrEnum):
 
 
 #: Outcomes that stand once found: a later execution does not ask again.
-SETTLED = frozenset({Outcome.PASS, Outcome.REJECT, Outcome.DOUBTFUL})
+SETTLED = frozenset({Outcome.PASS, Outcome.REJECT, Outcome.DOUBTFUL, Outcome.ERROR})
 
 
 @dataclass(frozen=True, slots=True)

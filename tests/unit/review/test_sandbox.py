@@ -26,7 +26,7 @@ def run(
 ) -> list[Finding]:
     facts = {"size": size, "sha256": "a" * 64, "content_type": "text/plain"}
     return review_content(
-        {"facts": facts, "type_mismatch": "reject", "reject": [], "doubtful": [], **order},
+        {"reviewer": "built_in", "facts": facts, "type_mismatch": "reject", "reject": [], "doubtful": [], **order},
         content,
         limits=limits or SandboxLimits(seconds=20),
         deadline=Deadline(30),

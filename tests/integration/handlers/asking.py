@@ -1,0 +1,77 @@
+"""A bucket whose policy asks a reviewer elsewhere, and callbacks as the API writes them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import sqlalchemy as sa
+
+from shared.catalog.models import ReviewStep
+from shared.catalog.puts import PutAnswer
+from shared.catalog.review_callbacks import CallbackAnswer, accept_callback
+from shared.catalog.webhook_reviewers import put_reviewer
+from tests.support.handlers import TENANT, Stand
+from tests.support.reviewer import Reviewer
+
+GOOD = b"a harmless text"
+
+
+def register(stand: Stand, reviewer: Reviewer, *, has_status: bool = False) -> None:
+    """Register the reviewer as `elsewhere`."""
+    stand.db.run_session(
+        lambda session: put_reviewer(
+            session,
+            TENANT,
+            "elsewhere",
+            url=reviewer.url,
+            status_url=reviewer.status_url if has_status else None,
+            secrets=reviewer.secrets,
+            box=stand.secrets,
+        )
+    )
+
+
+def asking_bucket(stand: Stand, reviewer: Reviewer, name: str = "asked", **policy: Any) -> int:
+    """Make a bucket whose policy asks it, after the built-in steps."""
+    has_status = policy.pop("has_status", False)
+    spec = {"kind": "webhook", "name": "far", "reviewer": "elsewhere"}
+    spec |= policy.pop("spec", {})
+    bucket = stand.bucket(name, reviewers=[spec], **policy)
+    register(stand, reviewer, has_status=has_status)
+    return bucket
+
+
+def step_of(stand: Stand, put: PutAnswer, name: str = "far") -> ReviewStep:
+    """Return the row of the step that waits."""
+    review_id = stand.review_of(put.version_id).id
+    return stand.look(
+        lambda session: session.scalars(
+            sa.select(ReviewStep).where(ReviewStep.review_id == review_id, ReviewStep.step == name)
+        ).one()
+    )
+
+
+def call_back(
+    stand: Stand,
+    reviewer: Reviewer,
+    put: PutAnswer,
+    document: Any,
+    *,
+    message_id: str = "msg-1",
+    age_seconds: float = 0.0,
+) -> CallbackAnswer:
+    """Send a signed answer for the step."""
+    headers, body = reviewer.message(document, message_id=message_id, age_seconds=age_seconds)
+    step_id = step_of(stand, put).id
+    return stand.db.run_session(
+        lambda session: accept_callback(
+            session,
+            stand.catalogue,
+            step_id,
+            headers=headers,
+            body=body,
+            box=stand.secrets,
+            now=time.time(),
+        )
+    )
