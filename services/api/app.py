@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, FastAPI
 
-from services.api import problems
+from services.api import cors, problems
 from services.api.allowed import AllowedMethods
 from services.api.backlog import Backlog
 from services.api.deps import Api, ApiDeps
@@ -84,5 +84,7 @@ def create_app(deps: ApiDeps) -> FastAPI:
     for router in _ROUTERS:
         v1.include_router(router)
     app.include_router(v1)
+    # Within the edge, whose ids and refusals are for everybody.
+    cors.install(app, settings.cors_origins)
     app.add_middleware(Edge, max_header_bytes=settings.max_header_bytes)
     return app
