@@ -27,6 +27,7 @@ from shared.catalog.models import (
     VersionState,
 )
 from shared.catalog.payloads import REVIEW_CHECK, CheckReview
+from shared.catalog.regions import region_of
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.supersede import supersede_rows
 from shared.catalog.verdicts import has_passed
@@ -281,7 +282,7 @@ def _enqueue_review(
         REVIEW_CHECK,
         CheckReview(version_id=version.id, blob_id=version.blob_id, review_id=review.id),
         tenant_id=bucket.tenant_id,
-        region=bucket.region,
+        region=region_of(session, bucket, "review"),
         trace_parent=trace_parent,
     )
     review.task_id = enqueued.id

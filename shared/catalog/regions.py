@@ -31,22 +31,26 @@ def region_of(session: Session, bucket: Bucket, queue: str) -> str:
     a fallback falls back to the base queue when nobody has consumed the region's queue for so long.
     Costs nothing for buckets without a region, one read by primary key for the others.
     """
-    if not bucket.region:
+    return region_for(session, bucket.region, bucket.region_fallback_seconds, queue)
+
+
+def region_for(session: Session, region: str, fallback_seconds: float | None, queue: str) -> str:
+    """Do as `region_of` for a bucket of which only its region and its fallback are known."""
+    if not region:
         return BASE
-    row = session.get(RegionRow, bucket.region)
+    row = session.get(RegionRow, region)
     if row is not None and row.drained_to is not None:
         return row.drained_to
-    seconds = bucket.region_fallback_seconds
-    if seconds is None:
-        return bucket.region
+    if fallback_seconds is None:
+        return region
     seen = session.scalar(
         sa.select(sa.literal(1)).where(
             consumed.c.queue == queue,
-            consumed.c.region == bucket.region,
-            consumed.c.last_seen >= utc_now(-seconds),
+            consumed.c.region == region,
+            consumed.c.last_seen >= utc_now(-fallback_seconds),
         )
     )
-    return bucket.region if seen else BASE
+    return region if seen else BASE
 
 
 def drain(session: Session, region: str, *, to: str = BASE) -> None:

@@ -31,6 +31,7 @@ from shared.catalog.models import (
 )
 from shared.catalog.models.base import MAX_KEY_BYTES
 from shared.catalog.payloads import DELETE_PREFIX, DeletePrefix
+from shared.catalog.regions import region_of
 from shared.core.errors import InvalidError, NotFoundError, SupersededError
 
 #: Object rows that one look reads; most may be names of what was deleted long ago.
@@ -85,7 +86,7 @@ def start_removal(
         DELETE_PREFIX,
         DeletePrefix(removal_id=removal.id),
         tenant_id=bucket.tenant_id,
-        region=bucket.region,
+        region=region_of(session, bucket, "delete"),
     )
     removal.task_id = enqueued.id
     session.flush()

@@ -21,6 +21,7 @@ from shared.catalog.models import (
     utc_now,
 )
 from shared.catalog.payloads import UPLOAD_STORE, StoreUpload
+from shared.catalog.regions import region_of
 from shared.catalog.replicas.planning import plan_bucket
 from shared.catalog.supersede import supersede_rows
 
@@ -151,7 +152,7 @@ def enqueue_upload(
         UPLOAD_STORE,
         StoreUpload(version_id=version.id, blob_id=version.blob_id),
         tenant_id=version.tenant_id,
-        region="" if bucket is None else bucket.region,
+        region="" if bucket is None else region_of(session, bucket, "upload"),
         max_attempts=upload_attempts(1 if bucket is None else len(bucket.channels)),
         trace_parent=trace_parent,
     )

@@ -21,6 +21,7 @@ from shared.catalog.models import (
     utc_now,
 )
 from shared.catalog.payloads import BACKUP_PRUNE, BACKUP_RUN, PruneBackups, RunBackup
+from shared.catalog.regions import region_of
 from shared.core.errors import ConflictError, NotFoundError
 from shared.core.ids import new_id
 
@@ -97,7 +98,7 @@ def open_run(session: Session, catalogue: Catalogue, bucket_id: int, *, slot: st
         BACKUP_RUN,
         RunBackup(run_id=run.id),
         tenant_id=run.tenant_id,
-        region=bucket.region,
+        region=region_of(session, bucket, "backup"),
         dedupe_key=f"backup:{run.id}",
     ).id
     session.flush()

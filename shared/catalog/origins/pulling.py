@@ -27,6 +27,7 @@ from shared.catalog.models import (
 )
 from shared.catalog.origins.policy import StoredOrigin, StoredRule
 from shared.catalog.payloads import ORIGIN_PULL, PullOrigin
+from shared.catalog.regions import region_of
 from shared.core.errors import NotFoundError
 
 
@@ -105,7 +106,7 @@ def begin_pull(
         ORIGIN_PULL,
         PullOrigin(pull_id=pull.id),
         tenant_id=bucket.tenant_id,
-        region=bucket.region,
+        region=region_of(session, bucket, "origin"),
         trace_parent=trace_parent,
     )
     pull.task_id = enqueued.id

@@ -13,6 +13,7 @@ from shared.catalog.context import Catalogue
 from shared.catalog.models import Blob, Bucket, Location, Replica, ReplicaState, utc_clock
 from shared.catalog.payloads import REPLICA_COPY, REPLICA_REPAIR, CopyReplica
 from shared.catalog.places import stored_on
+from shared.catalog.regions import region_of
 
 #: The queue of all this work.
 QUEUE = "replica"
@@ -23,7 +24,7 @@ def plan_bucket(session: Session, catalogue: Catalogue, bucket: Bucket | None, b
     if bucket is None:
         return
     for channel in bucket.replica_channels or ():
-        ensure(session, catalogue, blob, channel, region=bucket.region)
+        ensure(session, catalogue, blob, channel, region=region_of(session, bucket, QUEUE))
 
 
 def ensure(
@@ -81,6 +82,16 @@ def find(session: Session, blob_id: int, channel: str) -> Replica | None:
         .where(Replica.blob_id == blob_id, Replica.channel == channel)
         .execution_options(populate_existing=True)
     ).one_or_none()
+
+
+def known_losses(session: Session, blob_id: int) -> list[int]:
+    """Return the blob's locations that are known to be lost and wait for their repair."""
+    found = session.scalars(
+        sa.select(Replica.lost_location_id).where(
+            Replica.blob_id == blob_id, Replica.lost_location_id.is_not(None)
+        )
+    )
+    return [location_id for location_id in found if location_id is not None]
 
 
 def complete(row: Replica, location_id: int) -> None:

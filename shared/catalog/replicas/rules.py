@@ -21,6 +21,7 @@ from shared.catalog.models import (
     Version,
     utc_clock,
 )
+from shared.catalog.regions import region_for
 
 
 class Wanted(NamedTuple):
@@ -47,14 +48,21 @@ def wanted(session: Session, blob_id: int) -> Wanted:
         .distinct()
     )
     buckets = session.execute(
-        sa.select(Bucket.channels, Bucket.replica_channels, Bucket.region)
+        sa.select(
+            Bucket.channels,
+            Bucket.replica_channels,
+            Bucket.region,
+            Bucket.region_fallback_seconds,
+        )
         .where(Bucket.id.in_(bucket_ids))
         .order_by(Bucket.id)
     ).all()
     return Wanted(
         candidates=frozenset(name for row in buckets for name in row.channels),
         replicas=frozenset(name for row in buckets for name in row.replica_channels or ()),
-        region=buckets[0].region if buckets else "",
+        region=region_for(session, buckets[0].region, buckets[0].region_fallback_seconds, "replica")
+        if buckets
+        else "",
     )
 
 

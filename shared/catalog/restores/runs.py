@@ -19,6 +19,7 @@ from shared.catalog.models import (
     utc_clock,
 )
 from shared.catalog.payloads import RESTORE_RUN, RunRestore
+from shared.catalog.regions import region_of
 from shared.core.errors import ConflictError, NotFoundError
 
 Policy = Literal["never", "if-newer", "always"]
@@ -95,7 +96,7 @@ def open_restore(
         RESTORE_RUN,
         RunRestore(restore_id=restore.id),
         tenant_id=bucket.tenant_id,
-        region=bucket.region,
+        region=region_of(session, bucket, "restore"),
         trace_parent=trace_parent,
         dedupe_key=f"restore:{restore.id}",
     ).id

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from shared.catalog.context import Catalogue
 from shared.catalog.models import Bucket, SessionState, UploadSession
 from shared.catalog.payloads import UPLOAD_ASSEMBLE, AssembleUpload
+from shared.catalog.regions import region_of
 from shared.catalog.uploading.parts import drop_parts, parts_of
 from shared.catalog.uploading.rules import CompleteOrder, choose_parts
 from shared.catalog.uploading.sessions import check_takes_parts, lock_session
@@ -76,7 +77,7 @@ def complete_session(
         UPLOAD_ASSEMBLE,
         AssembleUpload(session_id=row.id),
         tenant_id=tenant_id,
-        region=bucket.region,
+        region=region_of(session, bucket, "upload"),
         trace_parent=trace_parent,
     )
     row.state = SessionState.COMPLETING
