@@ -11,7 +11,7 @@ from shared.catalog.copying import Copied, CopyCommit, CopyJob, SourceCopy
 from shared.catalog.locking import lock_blobs
 from shared.catalog.models import Blob, BlobState, LocationState, Replica, ReplicaState, utc_clock
 from shared.catalog.places import lock_location, stored_on, stored_places
-from shared.catalog.replicas.planning import complete
+from shared.catalog.replicas.planning import complete, known_losses
 from shared.catalog.replicas.rules import wanted
 from shared.core.errors import SupersededError
 
@@ -39,10 +39,9 @@ def read_replica(session: Session, replica_id: int, *, task_id: int) -> ReplicaJ
     blob = session.get(Blob, row.blob_id)
     _check(session, row, blob, task_id=task_id)
     assert blob is not None
-    lost = [] if row.lost_location_id is None else [row.lost_location_id]
     sources = tuple(
         SourceCopy(one.id, one.channel, one.key)
-        for one in stored_places(session, blob.id, besides=[*lost, *_lost_elsewhere(session, row)])
+        for one in stored_places(session, blob.id, besides=known_losses(session, blob.id))
         if one.channel != row.channel
     )
     return ReplicaJob(
@@ -120,19 +119,6 @@ def _check(session: Session, row: Replica, blob: Blob | None, *, task_id: int) -
         stands = asked.allows(row.channel)
     if not stands:
         raise SupersededError("no rule asks for the copy", blob_id=row.blob_id, channel=row.channel)
-
-
-def _lost_elsewhere(session: Session, row: Replica) -> list[int]:
-    """Return the blob's locations on other channels that are known to be lost."""
-    return [
-        location_id
-        for location_id in session.scalars(
-            sa.select(Replica.lost_location_id).where(
-                Replica.blob_id == row.blob_id, Replica.lost_location_id.is_not(None)
-            )
-        )
-        if location_id is not None
-    ]
 
 
 def _locked(session: Session, replica_id: int) -> Replica | None:

@@ -1,0 +1,1 @@
+"""The replica service: brings stored contents to the other channels that their buckets name."""

@@ -1,0 +1,88 @@
+"""Brings one content to one more channel: any verified copy → a fresh key → the one commit.
+
+`replica.copy` makes a copy that a rule asks for, `replica.repair` one in the place of a lost one;
+both are the same work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.catalog import fenced
+from shared.catalog.context import Catalogue
+from shared.catalog.copying import Copied, CopyDeps, Damage, copy_blob
+from shared.catalog.erasing import ChannelBook
+from shared.catalog.payloads import CopyReplica
+from shared.catalog.replicas.copies import ReplicaCommit, ReplicaJob, read_replica
+from shared.catalog.replicas.losses import report_loss
+from shared.catalog.restores.losses import FoundBy
+from shared.core.failpoints import failpoint
+from shared.core.outcomes import Snooze
+from shared.outbox import Execution
+from shared.outbox.completion import Completion
+from shared.outbox.db import Database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deps:
+    """What the handler works with."""
+
+    db: Database
+    catalogue: Catalogue
+    channels: ChannelBook
+
+
+def copy(execution: Execution, payload: CopyReplica, deps: Deps) -> Snooze | None:
+    """Make one replica's copy and complete the task in the commit that makes it count.
+
+    Ends superseded when the blob is not live or nobody asks for the copy any more, waits uncounted
+    while the target is left alone, fails when every source is missing or damaged; those are
+    reported as lost.
+    """
+    failpoint("replica.claimed")
+    task_id = execution.task.id
+    job = deps.db.run_session(
+        lambda session: read_replica(session, payload.replica_id, task_id=task_id), read_only=True
+    )
+    if job is None:
+        return None
+    copied: Copied | None = None
+    if job.place is None:
+        answer = copy_blob(execution, _copying(deps), job.copy)
+        if isinstance(answer, Snooze):
+            return answer
+        copied = answer
+    _commit(execution, deps, job, copied)
+    failpoint("replica.after_commit")
+    return None
+
+
+def _copying(deps: Deps) -> CopyDeps:
+    def on_damage(damage: Damage) -> None:
+        location_id = damage.source.location_id
+        if location_id is None:
+            return
+        deps.db.run_session(
+            lambda session: report_loss(
+                session, deps.catalogue, location_id, found_by=FoundBy.REPLICA, detail=damage.code
+            )
+        )
+
+    return CopyDeps(db=deps.db, channels=deps.channels, points="replica", on_damage=on_damage)
+
+
+def _commit(execution: Execution, deps: Deps, job: ReplicaJob, copied: Copied | None) -> None:
+    commit = ReplicaCommit(job, copied, task_id=execution.task.id)
+
+    def write(tx: Completion) -> None:
+        location_id = commit.apply(tx.session)
+        tx.result = {
+            "channel": job.copy.target,
+            "location_id": location_id,
+            "bytes_sent": 0 if copied is None else copied.bytes_sent,
+            "method": "none" if copied is None else copied.method,
+            "source": None if copied is None else copied.source.channel,
+        }
+
+    failpoint("replica.before_commit")
+    fenced.complete(execution, deps.db, lock=commit.lock, body=write)
