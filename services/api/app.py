@@ -13,14 +13,17 @@ from services.api.routes import (
     audit,
     buckets,
     channels,
+    copies,
     holds,
     instant,
     keys,
+    links,
     listing,
     nodes,
     objects,
     parts,
     puts,
+    regions,
     removals,
     reviews,
     sessions,
@@ -55,8 +58,8 @@ PREFIX = "/v1"
 _ROUTERS = [
     area.router
     for area in (
-        puts, objects, listing, instant, sessions, parts, buckets, tasks, task_actions, reviews,
-        tenants, keys, channels, nodes, audit, holds, removals,
+        puts, objects, links, listing, instant, sessions, parts, copies, holds, removals,
+        buckets, tasks, task_actions, reviews, tenants, keys, channels, nodes, regions, audit,
     )
 ]  # fmt: skip
 

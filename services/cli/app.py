@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import typer
 
-from services.cli.commands import basics, buckets, check, doctor, tasks
+from services.cli.commands import basics, buckets, check, doctor, regions, tasks
 from services.cli.sentences import EXPECTED, FAILED, exit_code, sentence
 
 
@@ -37,6 +37,7 @@ app.command("doctor")(doctor.doctor)
 app.command("check")(check.check)
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(buckets.app, name="buckets")
+app.add_typer(regions.app, name="regions")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -49,13 +50,25 @@ def move_page(context: OutboxContext, place: Place, region: str) -> int:
     return 0
 
 
-def count_running(context: OutboxContext, place: Place) -> int:
-    """Return how many tasks of a place are being executed now."""
-    sql = context.db.dialect.sql(statements.COUNT_RUNNING)
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a place still holds."""
 
-    def count(cursor: Any) -> int:
-        cursor.execute(sql, place)
-        return int(cursor.fetchone()[0])
+    waiting: int
+    running: int
+
+
+def count_left(context: OutboxContext, place: Place) -> Left:
+    """Count a place's open tasks; the cost grows with them."""
+    sql = context.db.dialect.sql(statements.COUNT_STATE)
+
+    def count(cursor: Any) -> Left:
+        counts: dict[State, int] = {}
+        for state in (*_STATES, State.RUNNING):
+            cursor.execute(sql, (*place, state.value))
+            counts[state] = int(cursor.fetchone()[0])
+        running = counts.pop(State.RUNNING)
+        return Left(sum(counts.values()), running)
 
     return context.db.run(count, read_only=True)
 

@@ -131,6 +131,8 @@ def _pair_errors(settings: Settings) -> Iterator[str]:
             )
         if settings.health.host in _LOOPBACK:
             yield "BLOX_HEALTH__HOST is a loopback address, where Kubernetes reaches no probe."
+    if not settings.consumed_regions:
+        yield "BLOX_CONSUME_BASE is false and BLOX_REGIONS names none: nothing is consumed."
     if settings.database.read_timeout_seconds <= STATEMENT_SECONDS:
         yield (
             f"BLOX_DATABASE__READ_TIMEOUT_SECONDS must be above the {STATEMENT_SECONDS} s that one "

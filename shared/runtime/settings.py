@@ -140,6 +140,20 @@ class FetchSettings(Group):
     idle_seconds: float = pydantic.Field(30.0, gt=0)
 
 
+class ReviewSettings(Group):
+    """Reviews. `clamd`: where ClamAV's daemon is, `unix:/path` or `tcp://host:port`; none if empty.
+
+    `callback_url` is this API's address as reviewers elsewhere see it; they are told paths only
+    when it is empty. The other three bound what a reviewer in its own process may take.
+    """
+
+    clamd: str = pydantic.Field("", pattern=r"^(unix:/.+|tcp://.+:\d{1,5})?$")
+    callback_url: str = pydantic.Field("", pattern=r"^(https?://[!-~]+)?$")
+    sandbox_seconds: float = pydantic.Field(120.0, gt=0)
+    sandbox_cpu_seconds: int = pydantic.Field(60, ge=1)
+    sandbox_memory_bytes: int = pydantic.Field(512 * MIB, ge=64 * MIB)
+
+
 class SchedulerSettings(Group):
     """How often the scheduler's ticks run."""
 
@@ -197,11 +211,16 @@ class ChannelSettings(Group):
     breaker_open_seconds: float = pydantic.Field(0, ge=0)
 
 
+_REGION = "[a-z][a-z0-9-]{0,31}"
+
+
 class Settings(pydantic.BaseModel):
     """Everything that a process may be told. Sizes are bytes, times are seconds.
 
     `grace_seconds` is how long unreferenced content is kept. `secret_key` is a Fernet key: it
-    encrypts the channels' credentials at rest. `shutdown_seconds` is the total of a shutdown.
+    encrypts the channels' credentials at rest. `regions` are those whose queues this process
+    consumes, separated by commas, `consume_base` also the base queues, which have none.
+    `shutdown_seconds` is the total of a shutdown.
     `stop_with_parent`: the process stops when its standard input ends, as it does when the process
     that started it dies.
     """
@@ -211,7 +230,8 @@ class Settings(pydantic.BaseModel):
     database_url: str = "sqlite:///.blox/blox.sqlite3"
     redis_url: str = "redis://127.0.0.1:6379/0"
     namespace: str = pydantic.Field("blox", pattern=r"^[a-z][a-z0-9_-]{0,31}$")
-    region: str = pydantic.Field("", pattern=r"^([a-z][a-z0-9-]{0,31})?$")
+    regions: str = pydantic.Field("", pattern=rf"^({_REGION}(,{_REGION})*)?$")
+    consume_base: bool = True
     secret_key: pydantic.SecretStr = pydantic.SecretStr("")
     deployment: Literal["host", "kubernetes"] = "host"
     shutdown_seconds: float = pydantic.Field(60.0, gt=0)
@@ -225,11 +245,18 @@ class Settings(pydantic.BaseModel):
     services: ServicesSettings = ServicesSettings()
     api: ApiSettings = ApiSettings()
     fetch: FetchSettings = FetchSettings()
+    review: ReviewSettings = ReviewSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     sweeps: SweepSettings = SweepSettings()
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()
     channels: dict[str, ChannelSettings] = {}
+
+    @property
+    def consumed_regions(self) -> tuple[str, ...]:
+        """Return the regions whose queues this process consumes; '' is the base."""
+        named = tuple(dict.fromkeys(filter(None, self.regions.split(","))))
+        return (("",) if self.consume_base else ()) + named
 
     @property
     def is_sqlite(self) -> bool:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import structlog
+
+from shared.core.errors import UnavailableError
+from shared.outbox.nodes import live_nodes
 from shared.outbox.outbox import Outbox
 from shared.runtime.assembly import Parts
 from shared.runtime.process import Process
@@ -14,6 +18,8 @@ from shared.runtime.shutdown import Stage
 #: Share of the shutdown in which executions end, or are interrupted and given back.
 _DRAIN_SHARE = 0.75
 
+_log = structlog.get_logger("worker")
+
 #: Attaches the handlers of one queue to `parts.outbox`.
 Register = Callable[[Parts], object]
 
@@ -23,12 +29,12 @@ def run_worker(queue: str, register: Register) -> int:
 
     def start(process: Process, parts: Parts) -> Running:
         register(parts)
-        region = process.settings.region
         parts.outbox.start_worker(
             [queue],
-            regions=("", region) if region else ("",),
+            regions=process.settings.consumed_regions,
             threads=process.settings.worker.threads,
         )
+        _warn_without_base(process, parts, queue)
         watch_worker(process, parts.outbox)
         return Running(stages=(Stage("executions", _DRAIN_SHARE, parts.outbox.drain),))
 
@@ -51,6 +57,18 @@ def watch_worker(process: Process, outbox: Outbox) -> None:
         return
     process.metrics.show("worker_threads", "Threads that run handlers", lambda: worker.threads)
     process.metrics.show("worker_threads_busy", "Threads in a handler now", lambda: worker.busy)
+
+
+def _warn_without_base(process: Process, parts: Parts, queue: str) -> None:
+    """Say so when neither this process nor another consumes the base queue: its tasks wait."""
+    if process.settings.consume_base:
+        return
+    try:
+        nodes = live_nodes(parts.outbox.context)
+    except UnavailableError:
+        return
+    if not any(queue in node.queues for node in nodes):
+        _log.warning("base_queue_without_consumer", queue=queue)
 
 
 def _threads(settings: Settings) -> int:

@@ -13,6 +13,7 @@ import redis
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from services.cli.commands.doctor_regions import look_at_regions
 from services.cli.render import Format, FormatOption, show_rows
 from services.cli.sentences import EXPECTED, sentence
 from services.cli.stack import DirectoryOption, missing_file, stack_settings_variables
@@ -107,7 +108,7 @@ def _inside(settings: Settings, found: Problems) -> Iterator[Finding]:
         # What needs no credentials can be looked at all the same.
         stand_in = pydantic.SecretStr(SecretBox.generate_key())
         settings = settings.model_copy(update={"secret_key": stand_in})
-    looks = [_staging, _database, _clock, _schema, _channels, _consumers]
+    looks = [_staging, _database, _clock, _schema, _channels, _consumers, _regions]
     if any("BLOX_STAGING__" in text for text in found.errors):
         settings = settings.model_copy(update={"staging": StagingSettings()})
         looks.remove(_staging)
@@ -179,6 +180,11 @@ def _channels(parts: Parts) -> Iterator[Finding]:
             yield Finding("ok", what, "answers")
         else:
             yield Finding("warning", what, "answers, but is switched off: it takes no new bytes")
+
+
+def _regions(parts: Parts) -> Iterator[Finding]:
+    for verdict, what, detail in look_at_regions(parts):
+        yield Finding(verdict, what, detail)
 
 
 def _consumers(parts: Parts) -> Iterator[Finding]:

@@ -18,7 +18,4 @@ MOVE_DISPATCHED = (
     "UPDATE tasks {by_primary} SET region = {p}, state = 'pending', dispatch_id = NULL, "
     "lease_until = NULL, due_at = {now} WHERE id IN (%(ids)s) AND state = {p}"
 )
-COUNT_RUNNING = (
-    "SELECT COUNT(*) FROM tasks WHERE queue = {p} AND region = {p} AND state = 'running'"
-)
-QUEUES_WITH_ROWS = "SELECT queue FROM tasks WHERE queue > {p} ORDER BY queue LIMIT 1"
+COUNT_STATE = "SELECT COUNT(*) FROM tasks WHERE queue = {p} AND region = {p} AND state = {p}"

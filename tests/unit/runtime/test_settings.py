@@ -123,13 +123,13 @@ def test_names_that_no_setting_has_are_found() -> None:
 
 def test_a_child_gets_only_the_given_variables_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLOX_NAMESPACE", "mine")
-    monkeypatch.setenv("BLOX_REGION", "eu")
+    monkeypatch.setenv("BLOX_REGIONS", "eu")
     monkeypatch.setenv("ELSEWHERE", "kept")
     child = child_environment({"BLOX_NAMESPACE": "theirs"})
     assert child["BLOX_NAMESPACE"] == "theirs"
-    assert "BLOX_REGION" not in child
+    assert "BLOX_REGIONS" not in child
     assert child["ELSEWHERE"] == "kept"
-    assert own_variables()["BLOX_REGION"] == "eu"
+    assert own_variables()["BLOX_REGIONS"] == "eu"
 
 
 def test_settings_made_by_hand_read_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
