@@ -3,6 +3,7 @@
 BloxError
 ├── TransientError            the retry policy tries again
 │   ├── ThrottledError        ... not before `retry_after_seconds`
+│   ├── ResourceBusy          ... not before the resource has a place; counts no attempt
 │   └── UnavailableError      a database, channel or supplier does not answer
 ├── PermanentError            the task fails
 │   └── CorruptError          bytes that are not what they should be
@@ -20,6 +21,7 @@ BloxError
 └── StopError                 this execution must stop; no policy reads it
     ├── LeaseLost             another may own the task by now
     ├── CancelRequested       a user cancelled it
+    ├── SlotLost              it holds its place no more; the task goes on elsewhere
     ├── TimeLimitExceeded     it ran for longer than its kind allows
     └── ShuttingDown          the process is going away; the task goes on elsewhere
 """
@@ -60,6 +62,29 @@ class ThrottledError(TransientError):
     ) -> None:
         super().__init__(message, code=code, **facts)
         self.retry_after_seconds = retry_after_seconds
+
+
+class ResourceBusy(TransientError):
+    """What it needs is full or broken.
+
+    `resource` names it. `after_seconds` 0 waits for a place that is given back, more than that is
+    asked again then at the latest.
+    """
+
+    code = "parked"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        resource: str,
+        after_seconds: float = 0.0,
+        code: str | None = None,
+        **facts: object,
+    ) -> None:
+        super().__init__(message, code=code, **facts)
+        self.resource = resource
+        self.after_seconds = after_seconds
 
 
 class UnavailableError(TransientError):
@@ -173,6 +198,12 @@ class CancelRequested(StopError):
     """A user cancelled the task."""
 
     code = "cancelled"
+
+
+class SlotLost(StopError):
+    """The execution holds its place on a resource no more."""
+
+    code = "slot_lost"
 
 
 class TimeLimitExceeded(StopError):

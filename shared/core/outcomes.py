@@ -25,11 +25,15 @@ class Snooze:
     One that waits for an event gives `ready`: called in the snooze's own transaction, it locks the
     event's row in the Session that it gets and tells whether the event has come already; then the
     task is pending at once, and no wake-up is lost.
+
+    With a `resource` the task is parked on it: woken when a place there is given back
+    (`after_seconds` 0: it is full), or at that time at the latest (it is broken).
     """
 
     after_seconds: float
     reason: str = ""
     ready: Callable[[Any], bool] | None = None
+    resource: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from shared.outbox.db import cursor_of
 from shared.outbox.ends import End, Ends, EnqueuePort
 from shared.outbox.execution import CLAIMED, ENDED, SETTLING, Execution
 from shared.outbox.holding import Held, is_mistake, take
+from shared.outbox.parking import Parking
 from shared.outbox.policy import RetryPolicy
 from shared.outbox.records import add_attempt, add_events, clean_code, clean_text
 from shared.outbox.rows import TaskRow
@@ -50,6 +51,7 @@ class Answers:
     def __init__(self, context: OutboxContext, enqueuer: EnqueuePort) -> None:
         self._context = context
         self._ends = Ends(context, enqueuer)
+        self._parking = Parking(context)
 
     def settle(self, execution: Execution, answer: Answer) -> None:
         """Write a handler's answer, and let the execution go; never raises.
@@ -95,6 +97,9 @@ class Answers:
             self._leave(execution, "lost")
         else:
             self._report(execution, verdict)
+            if verdict.resource is not None and verdict.wait_seconds <= 0:
+                # The place may have been given back before the row was parked.
+                self._parking.look_again(verdict.resource)
 
     def give_back(self, executions: Sequence[Execution]) -> None:
         """Make tasks pending again whose executions no thread has started; never raises.
@@ -188,7 +193,7 @@ class Answers:
                 dialect.sql(statements.RESCHEDULE),
                 (
                     *(verdict.state.value, int(verdict.counted), verdict.wait_seconds),
-                    *(code, detail, row.id, row.owner, row.fence),
+                    *(code, detail, verdict.resource, row.id, row.owner, row.fence),
                 ),
             )
             if cursor.rowcount != 1:
@@ -313,4 +318,6 @@ def _event(row: TaskRow, verdict: Verdict, attempt: int) -> tuple[int, str, str]
         "code": verdict.code,
         "detail": clean_text(verdict.detail),
     }
+    if verdict.resource is not None:
+        data["resource"] = verdict.resource
     return row.id, names.get(verdict.outcome, verdict.outcome), json.dumps(data)

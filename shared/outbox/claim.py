@@ -217,4 +217,5 @@ class Claimer:
             fence=fence,
             dispatch_id=str(message.kwargs["dispatch_id"]),
             lease_ends=lease_ends,
+            slots=json.loads(row[20]) if row[20] else {},
         )

@@ -22,6 +22,7 @@ from shared.outbox.gone import Gone
 from shared.outbox.housekeeping import Housekeeping
 from shared.outbox.leases import Leases
 from shared.outbox.nodes import LiveNodes
+from shared.outbox.parked_scan import ParkedScan
 from shared.outbox.scans import Scans
 from shared.outbox.walk import uptime_seconds
 from shared.outbox.window import Places
@@ -41,6 +42,7 @@ class Compensated:
     due: int = 0
     dispatch_expired: int = 0
     gone: int = 0
+    parked: int = 0
     recovered: int = 0
     ended: int = 0
     filled: int = 0
@@ -48,7 +50,7 @@ class Compensated:
     @property
     def made_pending(self) -> int:
         """Return the rows that wait for the filler now."""
-        return self.due + self.dispatch_expired + self.gone
+        return self.due + self.dispatch_expired + self.gone + self.parked
 
 
 class Compensator:
@@ -62,6 +64,7 @@ class Compensator:
         self._scans = Scans(context, self._line)
         self._leases = Leases(context, Ends(context, enqueuer), self._line)
         self._gone = Gone(context, self._line)
+        self._parked = ParkedScan(context, self._line)
         self._housekeeping = Housekeeping(context, self._line)
         self._filler = Filler(context)
         #: Local monotonic time from which leases are scanned again after an outage.
@@ -162,6 +165,7 @@ class Compensator:
         done.due = self._scans.due(places)
         done.dispatch_expired = self._scans.dispatch_expired()
         done.gone = self._gone.run_once()
+        done.parked = self._parked.run_once()
         if monotonic() >= self._leases_from:
             done.recovered, done.ended = self._leases.run_once()
         return done

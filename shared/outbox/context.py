@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import redis
 
 from shared.outbox.db import Database
 from shared.outbox.execution import Executions
 from shared.outbox.kinds import Kinds
+from shared.outbox.ports import Limits, Places
 from shared.outbox.scripts import Scripts
 from shared.outbox.settings import OutboxSettings
 from shared.outbox.signals import Signals
@@ -31,6 +32,11 @@ class OutboxContext:
     signals: Signals
     settings: OutboxSettings
     executions: Executions
+    #: Places on resources and how many there are; without them nothing is limited.
+    places: Places | None = None
+    limits: Limits | None = None
+    #: The tenant that this process has served last, by resource.
+    turns: dict[str, str] = field(default_factory=dict)
 
     def rename(self, node: str) -> None:
         """Take another name; before anything has used the first."""

@@ -90,6 +90,7 @@ MYSQL = Dialect(
         "by_claim": "FORCE INDEX (ix_tasks_claim)",
         "by_due": "FORCE INDEX (ix_tasks_due)",
         "by_lease": "FORCE INDEX (ix_tasks_lease)",
+        "by_resource": "FORCE INDEX (ix_tasks_resource)",
         # A dispatch id made of a prefix (16 digits, fresh for each page) and the row's id.
         "dispatch_id": "CONCAT(%s, LPAD(LOWER(HEX(id)), 16, '0'))",
         "insert_ignore": "INSERT IGNORE",
@@ -123,6 +124,7 @@ SQLITE = Dialect(
         "by_claim": "INDEXED BY ix_tasks_claim",
         "by_due": "INDEXED BY ix_tasks_due",
         "by_lease": "INDEXED BY ix_tasks_lease",
+        "by_resource": "INDEXED BY ix_tasks_resource",
         "dispatch_id": "? || printf('%016x', id)",
         "insert_ignore": "INSERT OR IGNORE",
         "least": "min",

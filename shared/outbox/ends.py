@@ -18,6 +18,7 @@ from shared.outbox.after_commit import after_commit
 from shared.outbox.context import OutboxContext
 from shared.outbox.db import TRIES, cursor_of
 from shared.outbox.holding import Held, is_mistake, take
+from shared.outbox.parking import Parking
 from shared.outbox.records import add_attempt, add_event, clean_code, clean_text
 from shared.outbox.rows import TaskRow
 from shared.outbox.signals import EndedWithoutAnswer
@@ -113,6 +114,9 @@ class Ends:
         finally:
             cursor.close()
         self._call_on_end(session, held, state, attempt, code, detail)
+        if row.slots and row.state is not State.RUNNING:
+            # Woken for a place that it will not use.
+            after_commit(session, lambda: Parking(self._context).give_up(row.slots))
         if not end.counted:
             signal = EndedWithoutAnswer(row.queue, row.kind, outcome)
             after_commit(session, lambda: self._context.signals.emit(signal))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,6 +77,7 @@ class Execution:
         "phase",
         "renew_until",
         "result",
+        "slots",
         "started_at",
         "stop_at",
         "stop_error",
@@ -94,6 +95,7 @@ class Execution:
         fence: int,
         dispatch_id: str,
         lease_ends: float,
+        slots: Mapping[str, str] | None = None,
     ) -> None:
         self._ports = ports
         self.task = task
@@ -105,6 +107,8 @@ class Execution:
         self.lease_ends = lease_ends
         #: Local monotonic time after which nobody renews the lease: what hangs must come loose.
         self.renew_until = math.inf
+        #: Places on resources that it holds or that are reserved for it. Replaced, never changed.
+        self.slots: Mapping[str, str] = slots or {}
         self.lock = threading.Lock()
         self.phase = CLAIMED
         self.claimed_at = monotonic()

@@ -17,6 +17,7 @@ from shared.core.errors import BloxError, CancelRequested, LeaseLost, StopError
 from shared.core.failpoints import failpoint
 from shared.outbox.context import OutboxContext
 from shared.outbox.execution import ENDED, SETTLING, Execution
+from shared.outbox.holders import renew_slots
 from shared.outbox.records import add_events, progress_event
 from shared.outbox.signals import LeaseLossSeen
 from shared.outbox.statements import lease as statements
@@ -118,6 +119,9 @@ class Heartbeat:
             except BloxError as error:
                 _log.warning("leases_not_renewed", count=len(page), error=str(error))
                 behind.update(page)
+        holders = [item for item in mine if item.slots]
+        if holders:
+            behind |= renew_slots(self._context, holders, line=self._line)
         return behind
 
     def look(self) -> None:
@@ -210,7 +214,7 @@ class Heartbeat:
         with execution.shielded():
             failpoint("checkpoint.before")
             if not db.run(work):
-                raise self._why(execution)
+                raise self.why(execution)
             failpoint("checkpoint.after")
 
     def emit(self, execution: Execution, type: str, data: Mapping[str, Any]) -> None:  # noqa: A002
@@ -228,9 +232,9 @@ class Heartbeat:
 
         with execution.shielded():
             if not db.run(work):
-                raise self._why(execution)
+                raise self.why(execution)
 
-    def _why(self, execution: Execution) -> StopError:
+    def why(self, execution: Execution) -> StopError:
         """Find out why a fenced write found no row, and stop the execution for it."""
         db, task_id = self._context.db, execution.task.id
 

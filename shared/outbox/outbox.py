@@ -35,7 +35,9 @@ from shared.outbox.lanes import Lanes
 from shared.outbox.manual import dispatch_now, retry, wake
 from shared.outbox.messages import queue_key
 from shared.outbox.nodes import NodeWriter
+from shared.outbox.ports import Limits, Places
 from shared.outbox.pulse import Pulse
+from shared.outbox.resources import Resources
 from shared.outbox.run import run_until_signal
 from shared.outbox.schema import metadata
 from shared.outbox.scripts import Scripts
@@ -59,6 +61,7 @@ class Outbox:
     """A transactional outbox on MySQL, MariaDB or SQLite, Redis as the bell, Dramatiq's threads.
 
     `engine` gets the settings that the protocols rely on (READ COMMITTED, UTC, bounded waits).
+    `places` and `limits` bound how many executions use a resource; without them nothing is limited.
     Nothing runs before the first `enqueue` (which starts the dispatcher thread) or `start_worker`.
     """
 
@@ -71,6 +74,8 @@ class Outbox:
         settings: OutboxSettings | None = None,
         node: str | None = None,
         version: str = "",
+        places: Places | None = None,
+        limits: Limits | None = None,
         inline: bool = False,
     ) -> None:
         if node is not None and not (node.isascii() and 0 < len(node) <= _MAX_NODE):
@@ -89,6 +94,8 @@ class Outbox:
             signals=Signals(),
             settings=self.settings,
             executions=Executions(),
+            places=places,
+            limits=limits,
         )
         self._lanes = Lanes(self.context)
         self._wallet = Wallet(self.context)
@@ -102,6 +109,7 @@ class Outbox:
         )
         self.answers = Answers(self.context, self._enqueuer)
         self.heartbeat = Heartbeat(self.context)
+        self.resources = Resources(self.context, self.heartbeat)
         completions = Completions(self.context, self._enqueuer)
         self.broker = OutboxBroker(self.context, Ports(namespace, self.heartbeat, completions))
         self._worker: OutboxWorker | None = None
@@ -298,6 +306,8 @@ class Outbox:
                 # The row in `nodes` goes with it.
                 ok = pulse.close(max(_LAST_SECONDS, end.remaining(2.0))) and ok
         self.context.redis.close()
+        if self.context.places is not None:
+            self.context.places.close()
         return ok
 
     def compensator(self) -> Compensator:

@@ -18,7 +18,9 @@ from shared.core.outcomes import Fail, Retry, Snooze
 from shared.outbox.context import OutboxContext
 from shared.outbox.execution import ENDED, RUNNING, SETTLING, Execution
 from shared.outbox.kinds import PAYLOAD_NEWER, Handler, Kind
+from shared.outbox.parking import Parking
 from shared.outbox.stopping import Interrupted
+from shared.outbox.verdicts import parked_on
 
 #: Seconds until a task is looked at again that no handler here knows.
 UNKNOWN_KIND_SECONDS = 30.0
@@ -67,6 +69,11 @@ class Performer:
             return
         answer = self._run(execution)
         self._measure(queue_name, monotonic() - execution.started_at)
+        if execution.slots:
+            # Woken for a place that it did not use. Before its row may be woken for another.
+            parked = parked_on(answer)
+            broken = parked[0] if parked is not None and parked[1] > 0 else None
+            Parking(self._context).give_up(execution.slots, broken=broken)
         if execution.completed and not isinstance(answer, BaseException):
             self._leave(execution)
         elif answer is None or isinstance(answer, dict):

@@ -26,6 +26,7 @@ END_EVENTS = frozenset({"completed", "failed", "cancelled"})
 OWN_EVENTS = END_EVENTS | {
     "retry",
     "snoozed",
+    "parked",
     "given_back",
     "lease_lost",
     "cancel_requested",

@@ -6,7 +6,8 @@ A row is read by its id alone and judged in the process: what a locked read says
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,8 @@ class TaskRow:
     started_at: dt.datetime | None
     finished_at: dt.datetime | None
     now: dt.datetime
+    #: Places held on resources, or reserved there for the task: name → token.
+    slots: Mapping[str, str]
 
     def is_held_by(self, owner: str, fence: int) -> bool:
         """Tell whether this execution owns the task: running, owner, fence and lease."""
@@ -120,4 +123,5 @@ def _row(values: Sequence[Any], dialect: Dialect) -> TaskRow:
         started_at=moment(values[21]),
         finished_at=moment(values[22]),
         now=moment(values[23]),
+        slots=json.loads(values[24]) if values[24] else {},
     )

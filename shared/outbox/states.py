@@ -57,6 +57,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_moves((None,), (_S.DISPATCHING,), "enqueue", "due, a credit is held"),
     *_moves((_S.SCHEDULED,), (_S.PENDING,), "scan", "due"),
     *_moves((_S.BLOCKED,), (_S.PENDING, _S.SCHEDULED), "release", "its turn has come"),
+    *_moves((_S.BLOCKED,), (_S.PENDING,), "scan", "its resource has a place, or may be well again"),
     *_moves((_S.PENDING,), (_S.DISPATCHING,), "filler", "admitted to the window"),
     *_moves((_S.DISPATCHING,), (_S.DISPATCHED,), "dispatcher", "Redis has it"),
     *_moves((_S.DISPATCHING,), (_S.SCHEDULED,), "dispatcher", "Redis refused, or was never asked"),

@@ -18,7 +18,9 @@ from shared.core.errors import (
     CancelRequested,
     LeaseLost,
     PermanentError,
+    ResourceBusy,
     ShuttingDown,
+    SlotLost,
     StopError,
     SupersededError,
     ThrottledError,
@@ -31,6 +33,8 @@ from shared.outbox.states import State
 MAX_WAIT_SECONDS = 10 * 366 * 86400.0
 #: Seconds that another side may make a task wait by what it says of itself; then it is asked again.
 MAX_THROTTLE_SECONDS = 86400.0
+#: Characters of a resource's name.
+MAX_RESOURCE = 191
 #: Codes under which a request to end a running task is kept in its row.
 REQUEST_CODES = frozenset({"cancelled", "superseded"})
 
@@ -61,7 +65,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Where the task goes. `counted` says that this was an answer: `attempt` grows by one."""
+    """Where the task goes. `counted` says that this was an answer: `attempt` grows by one.
+
+    `resource` is what a blocked task is parked on.
+    """
 
     outcome: str
     state: State
@@ -69,6 +76,7 @@ class Verdict:
     wait_seconds: float = 0.0
     code: str | None = None
     detail: str | None = None
+    resource: str | None = None
 
 
 def normalize(answer: Answer, stop_error: StopError | None) -> Answer:
@@ -111,8 +119,12 @@ def _judge(answer: Answer, facts: Facts, draw: Callable[[], float]) -> Verdict:
     match answer:
         case GiveBack(reason=reason):
             return Verdict(outcome="given_back", state=State.PENDING, detail=reason)
-        case ShuttingDown():
+        case ShuttingDown() | SlotLost():
             return Verdict(outcome="given_back", state=State.PENDING, detail=str(answer))
+        case Snooze(after_seconds=seconds, reason=reason, resource=str(resource)):
+            return _parked(resource, seconds, reason)
+        case ResourceBusy():
+            return _parked(answer.resource, answer.after_seconds, str(answer))
         case Snooze(after_seconds=seconds, reason=reason):
             return Verdict(
                 outcome="snooze",
@@ -136,6 +148,17 @@ def _judge(answer: Answer, facts: Facts, draw: Callable[[], float]) -> Verdict:
             return _retry(facts, None, answer.code, describe(answer), draw, asked)
         case _:
             return _retry(facts, None, _code_of(answer), describe(answer), draw)
+
+
+def parked_on(answer: object) -> tuple[str, float] | None:
+    """Return the resource on which an answer parks its task, and for how long at most."""
+    match answer:
+        case Snooze(after_seconds=seconds, resource=str(resource)):
+            return resource, seconds
+        case ResourceBusy():
+            return answer.resource, answer.after_seconds
+        case _:
+            return None
 
 
 def describe(error: BaseException) -> str:
@@ -168,6 +191,17 @@ def _retry(
         wait_seconds=max(_bounded(wait), at_least_seconds),
         code=code,
         detail=detail,
+    )
+
+
+def _parked(resource: str, seconds: float, reason: str) -> Verdict:
+    return Verdict(
+        outcome="parked",
+        state=State.BLOCKED,
+        wait_seconds=_bounded(seconds),
+        code="parked",
+        detail=reason,
+        resource=resource[:MAX_RESOURCE],
     )
 
 

@@ -29,6 +29,8 @@ from shared.outbox.enqueue import Enqueuer
 from shared.outbox.execution import RUNNING, Execution, ExecutionPorts, Executions, Lock, TaskView
 from shared.outbox.heartbeat import Heartbeat
 from shared.outbox.kinds import EndedTask, Kind, Kinds
+from shared.outbox.ports import Limits, Places
+from shared.outbox.resources import Resources
 from shared.outbox.rows import TaskRow
 from shared.outbox.schema import task_attempts, task_audit, task_events, tasks
 from shared.outbox.scripts import Scripts
@@ -90,6 +92,8 @@ class Bench(ExecutionPorts):
         namespace: str = "bench",
         node: str = "node-1",
         kinds: Sequence[Kind[Any]] = (),
+        places: Places | None = None,
+        limits: Limits | None = None,
         **settings: Any,
     ) -> None:
         self.engine = sa.create_engine(url, pool_size=20)
@@ -105,6 +109,8 @@ class Bench(ExecutionPorts):
             signals=Signals(),
             settings=OutboxSettings(**settings),
             executions=Executions(),
+            places=places,
+            limits=limits,
         )
         self.namespace = namespace
         self.context.signals.subscribe(self.signals.append)
@@ -122,6 +128,7 @@ class Bench(ExecutionPorts):
         self.answers = Answers(self.context, self.enqueuer)
         self.completions = Completions(self.context, self.enqueuer)
         self.heartbeat = Heartbeat(self.context)
+        self.resources = Resources(self.context, self.heartbeat)
 
     def close(self) -> None:
         """Let go of every connection."""
@@ -211,6 +218,7 @@ class Bench(ExecutionPorts):
             fence=row.fence,
             dispatch_id=row.dispatch_id or "",
             lease_ends=sent_at + lease,
+            slots=row.slots,
         )
         execution.phase = phase
         execution.started_at = monotonic()

@@ -6,7 +6,7 @@ from __future__ import annotations
 _ROWS = (
     "SELECT id, state, dispatch_id, owner, fence, queue, region, kind, tenant_id, payload, "
     "checkpoint, progress, attempt, max_attempts, recoveries, crashes, parent_id, trace_parent, "
-    "created_at, {wait_micros} FROM tasks {by_primary} WHERE id IN (%(ids)s) ORDER BY id "
+    "created_at, {wait_micros}, slots FROM tasks {by_primary} WHERE id IN (%(ids)s) ORDER BY id "
 )
 SELECT = _ROWS + "{for_update}"
 #: After a long wait: what is locked still is somebody's long transaction. Not stale, only left.

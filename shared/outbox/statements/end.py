@@ -9,7 +9,8 @@ from __future__ import annotations
 COLUMNS = (
     "id, queue, region, kind, tenant_id, state, priority, order_at, payload, attempt, "
     "max_attempts, recoveries, crashes, dispatch_id, owner, fence, lease_until > {clock}, "
-    "cancel_requested, error_code, error_detail, created_at, started_at, finished_at, {clock}"
+    "cancel_requested, error_code, error_detail, created_at, started_at, finished_at, {clock}, "
+    "slots"
 )
 READ = "SELECT " + COLUMNS + " FROM tasks WHERE id IN (%(ids)s) ORDER BY id"
 #: Waits for rows that another holds: what they say after the wait is what counts.
@@ -22,25 +23,30 @@ LOCK = (
 COMPLETE = (
     "UPDATE tasks {by_primary} SET state = 'completed', attempt = attempt + 1, "
     "finished_at = {clock}, lease_until = NULL, error_code = NULL, error_detail = NULL, "
-    "result = {p} WHERE id = {p} AND state = 'running' AND owner = {p} AND fence = {p} "
-    "AND cancel_requested = 0"
+    "slots = NULL, result = {p} WHERE id = {p} AND state = 'running' AND owner = {p} "
+    "AND fence = {p} AND cancel_requested = 0"
 )
 END_RUNNING = (
     "UPDATE tasks {by_primary} SET state = {p}, attempt = attempt + {p}, finished_at = {clock}, "
-    "lease_until = NULL, error_code = {p}, error_detail = {p}, recoveries = recoveries + {p}, "
-    "crashes = crashes + {p} WHERE id = {p} AND state = 'running' AND owner = {p} AND fence = {p}"
+    "lease_until = NULL, slots = NULL, error_code = {p}, error_detail = {p}, "
+    "recoveries = recoveries + {p}, crashes = crashes + {p} "
+    "WHERE id = {p} AND state = 'running' AND owner = {p} AND fence = {p}"
 )
 END_WAITING = (
     "UPDATE tasks {by_primary} SET state = {p}, finished_at = {clock}, lease_until = NULL, "
-    "error_code = {p}, error_detail = {p} WHERE id = {p} AND state = {p} AND fence = {p}"
+    "resource_key = NULL, slots = NULL, error_code = {p}, error_detail = {p} "
+    "WHERE id = {p} AND state = {p} AND fence = {p}"
 )
-#: A retry counts an attempt, a snooze does not. `order_at` stays: fairness does not forget.
+#: A retry counts an attempt, a snooze does not; a parked task has a resource. `order_at` stays:
+#: fairness does not forget.
 RESCHEDULE = (
     "UPDATE tasks {by_primary} SET state = {p}, attempt = attempt + {p}, owner = NULL, "
-    "lease_until = NULL, dispatch_id = NULL, due_at = {clock_plus}, error_code = {p}, "
-    "error_detail = {p} WHERE id = {p} AND state = 'running' AND owner = {p} AND fence = {p} "
+    "lease_until = NULL, dispatch_id = NULL, slots = NULL, due_at = {clock_plus}, "
+    "error_code = {p}, error_detail = {p}, resource_key = {p} "
+    "WHERE id = {p} AND state = 'running' AND owner = {p} AND fence = {p} "
     "AND cancel_requested = 0"
 )
+#: `slots` stays: a place that is reserved for the task is still its own.
 GIVE_BACK = (
     "UPDATE tasks {by_primary} SET state = 'pending', owner = NULL, lease_until = NULL, "
     "dispatch_id = NULL, due_at = {greatest}(due_at, {clock}) "
@@ -57,7 +63,8 @@ REVIVE = (
     "UPDATE tasks {by_primary} SET state = 'pending', dispatch_id = {p}, attempt = 0, "
     "recoveries = 0, crashes = 0, progress = 0, dispatch_failures = 0, cancel_requested = 0, "
     "owner = NULL, lease_until = NULL, error_code = NULL, error_detail = NULL, result = NULL, "
-    "started_at = NULL, finished_at = NULL, due_at = {clock}, order_at = {clock} "
+    "started_at = NULL, finished_at = NULL, resource_key = NULL, slots = NULL, "
+    "due_at = {clock}, order_at = {clock} "
     "WHERE id = {p} AND state = {p} AND fence = {p}"
 )
 #: What a scheduled task waited for has come, or a user does not want to wait.

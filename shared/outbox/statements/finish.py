@@ -9,7 +9,7 @@ SELECT_READY = (
 )
 COMPLETE = (
     "UPDATE tasks {by_primary} SET state = 'completed', attempt = attempt + 1, "
-    "finished_at = {now}, lease_until = NULL, error_code = NULL, error_detail = NULL "
+    "finished_at = {now}, lease_until = NULL, error_code = NULL, error_detail = NULL, slots = NULL "
     "WHERE id IN (%(ids)s) AND state = 'running'"
 )
 SET_RESULT = "UPDATE tasks {by_primary} SET result = {p} WHERE id = {p} AND state = 'running'"

@@ -59,7 +59,7 @@ LOCK_EXPIRED = (
 )
 RECOVER = (
     "UPDATE tasks {by_primary} SET state = 'scheduled', owner = NULL, lease_until = NULL, "
-    "dispatch_id = NULL, recoveries = recoveries + 1, crashes = crashes + 1, "
+    "dispatch_id = NULL, slots = NULL, recoveries = recoveries + 1, crashes = crashes + 1, "
     "due_at = {clock_plus} WHERE id = {p} AND state = 'running' AND owner = {p} AND fence = {p} "
     "AND cancel_requested = 0 AND lease_until < {clock}"
 )

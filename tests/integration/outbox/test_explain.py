@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from shared.outbox.db import Database
-from shared.outbox.statements import claim, end, enqueue, fill, finish, lease, purge, scan
+from shared.outbox.statements import claim, end, enqueue, fill, finish, lease, park, purge, scan
 from shared.outbox.window import EPOCH
 from tests.servers.mariadb import MariaDB
 from tests.support.schema import create_outbox
@@ -52,6 +52,17 @@ def database(mariadb: MariaDB) -> Iterator[Database]:
             "'{}', LPAD(HEX(seq), 32, '0'), 'node:1', 1, "
             f"IF(1 + seq % 20 > 16, {past}, NULL), {past}, {past}, CONCAT('d', seq), "
             f"CONCAT('i', seq) FROM seq_1_to_{ROWS}"
+        )
+        cursor.execute(
+            "INSERT INTO tasks (queue, kind, tenant_id, state, due_at, order_at, payload, "
+            "created_at, resource_key) SELECT 'mail', 'mail.plain', CONCAT('t', seq % 8), "
+            f"'blocked', {past}, {past}, '{{}}', {past}, CONCAT('channel:', seq % 5) "
+            "FROM seq_1_to_20000"
+        )
+        cursor.execute(
+            "INSERT INTO tasks (queue, kind, state, due_at, order_at, payload, created_at, slots, "
+            f"lease_until) SELECT 'other', 'other.plain', 'running', {past}, {past}, '{{}}', "
+            f"{past}, '{{}}', UTC_TIMESTAMP(6) + INTERVAL 1 DAY FROM seq_1_to_{LIMIT}"
         )
         cursor.execute(
             "INSERT INTO lanes (queue, region, tenant_id, priority, watermark, touched_at) "
@@ -119,6 +130,11 @@ SEARCHES = [
     Hot("scan.LEASE_EXPIRED", scan.LEASE_EXPIRED, _constant(EPOCH, LIMIT)),
     Hot("scan.LEASE_EXPIRED_TIE", scan.LEASE_EXPIRED_TIE, _constant(FAR, 5, LIMIT)),
     Hot("scan.OLD_NODES", scan.OLD_NODES, _constant(-600, LIMIT)),
+    Hot("park.NEXT_RESOURCE", park.NEXT_RESOURCE, _constant("channel:1"), rows=1),
+    Hot("park.FIRST_TENANT", park.FIRST_TENANT, _constant("channel:1", ""), rows=1),
+    Hot("park.NEXT_TENANT", park.NEXT_TENANT, _constant("channel:1", "t3"), rows=1),
+    Hot("park.PARKED", park.PARKED, _constant("channel:1", "t3", LIMIT)),
+    Hot("park.HELD", park.HELD, _constant()),
     Hot("purge.ENDED", purge.ENDED, _constant("mail", "", "completed", EPOCH, -60, LIMIT)),
     Hot("purge.OLDEST", purge.OLDEST["task_events"], _constant(LIMIT)),
     Hot("enqueue.FIND_ACTIVE", enqueue.FIND_ACTIVE, _constant("mail", "d30"), rows=1),

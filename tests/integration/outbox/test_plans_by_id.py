@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shared.outbox.statements import end, lease
+from shared.outbox.statements import end, lease, park
 from tests.support.outbox import Bench
 
 ROWS = 200_000
@@ -19,14 +19,18 @@ GROUPED = {
     "ends, read": (end.READ, "{ids}"),
     "ends, locks": (end.LOCK, "{ids}"),
     "give back": (end.GIVE_BACK, "{ids} {owners}"),
+    "parked, locks": (park.LOCK_PARKED, "{ids} resource"),
+    "parked, update": (park.UNPARK, "slots {ids} resource"),
+    "parked, count": (park.STILL_PARKED, "{ids} resource"),
 }
 SINGLE = {
     "checkpoint": (lease.SAVE_CHECKPOINT, ("{}", 1, 1, 8, "o8", 1)),
+    "slots": (park.SET_SLOTS, ("{}", 8, "o8", 1)),
     "event": (lease.LOCK_OWN, (8, "o8", 1)),
     "completion": (end.COMPLETE, ("{}", 8, "o8", 1)),
     "end of a running one": (end.END_RUNNING, ("failed", 1, "c", "d", 0, 0, 8, "o8", 1)),
     "end of a waiting one": (end.END_WAITING, ("cancelled", "c", "d", 9, "pending", 1)),
-    "retry": (end.RESCHEDULE, ("scheduled", 1, 2.0, "c", "d", 8, "o8", 1)),
+    "retry": (end.RESCHEDULE, ("scheduled", 1, 2.0, "c", "d", None, 8, "o8", 1)),
     "cancel": (end.REQUEST_CANCEL, ("cancelled", "d", 8, "o8", 1)),
     "manual retry": (end.REVIVE, ("x", 11, "failed", 1)),
     "dispatch now": (end.MAKE_DUE, (9, 1)),
@@ -54,7 +58,7 @@ def test_plans_on_two_hundred_thousand_rows(bench: Bench) -> None:
         connection.exec_driver_sql("ANALYZE TABLE tasks").all()
     ids = list(range(1000, 1000 + 4 * IDS, 4))
     owners = [f"o{number}" for number in range(16)]
-    bound = {"{ids}": ids, "{owners}": owners, "45": [45]}
+    bound = {"{ids}": ids, "{owners}": owners, "45": [45], "slots": [None], "resource": ["a"]}
     for name, (text, order) in GROUPED.items():
         sql = dialect.sql_ids(text, ids=len(ids), owners=len(owners))
         values = [value for word in order.split() for value in bound[word]]
