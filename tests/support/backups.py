@@ -1,0 +1,162 @@
+"""A stand whose bucket is backed up to the channel `c`; and a process of it that dies.
+
+`python -m tests.support.backups DATABASE_URL ROOT TASK_ID FAILPOINT` is the latter.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from services.backup.deps import Deps
+from services.backup.handlers import run as run_backup
+from services.backup.items import back_up
+from services.backup.pruning import prune
+from shared.catalog.backup_policy import BackupPolicy
+from shared.catalog.backups.runs import enqueue_prune, manual_slot, open_run
+from shared.catalog.models import BackupContent, BackupItem, BackupRun, BlobRef, Bucket, HolderKind
+from shared.core.failpoints import arm
+from shared.outbox import Execution
+from shared.outbox.settling import settle_kind
+from tests.support.handlers import TENANT, Stand
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TARGET = "c"
+
+
+class BackupStand(Stand):
+    """A worker of the backup and restore queues as well."""
+
+    def __init__(
+        self, url: str, root: Path, *, node: str = "node-1", grace_seconds: float = 0.0
+    ) -> None:
+        super().__init__(url, root, node=node, grace_seconds=grace_seconds)
+        self.backup = Deps(
+            db=self.db, catalogue=self.catalogue, channels=self.channels, page_versions=3
+        )
+
+    def handler(self, kind: str) -> Callable[[Execution, Any], Any]:
+        """Return the bound handler of a kind."""
+        handlers: dict[str, Callable[[Execution, Any], Any]] = {
+            "backup.run": lambda e, p: run_backup(e, p, self.backup),
+            "backup.item": lambda e, p: back_up(e, p, self.backup),
+            "backup.prune": lambda e, p: prune(e, p, self.backup),
+            "backup.settle": settle_kind("backup", self.bench.context).handler,
+        }
+        return handlers[kind] if kind in handlers else super().handler(kind)
+
+    # -- what is set up ------------------------------------------------------------------------
+
+    def backed_up(
+        self, name: str = "photos", *, channels: Sequence[str] = ("a", "b"), **rule: Any
+    ) -> int:
+        """Make a bucket with a rule for backups."""
+        bucket_id = self.bucket(name, channels=channels)
+        policy = BackupPolicy(target=TARGET, **{"grace_seconds": 0.0, **rule})
+
+        def write(session: Session) -> None:
+            session.get_one(Bucket, bucket_id).backup = policy.model_dump(mode="json")
+
+        self.db.run_session(write)
+        return bucket_id
+
+    def stored(self, bucket_id: int, key: str, content: bytes) -> int:
+        """Put an object and store it; returns the version's id."""
+        answer = self.put(bucket_id, key, content)
+        if answer.task_id is not None:
+            assert self.work(answer.task_id) == "completed"
+        return answer.version_id
+
+    # -- runs ----------------------------------------------------------------------------------
+
+    def begin(self, bucket_id: int, *, slot: str | None = None) -> BackupRun:
+        """Open a run."""
+        return self.db.run_session(
+            lambda session: open_run(session, self.catalogue, bucket_id, slot=slot or manual_slot())
+        )
+
+    def carry_on(self, limit: int = 200) -> None:
+        """Work on the backup queue until nothing is waiting, those that wait for a time as well."""
+        for _ in range(limit):
+            waiting = self.waiting("backup")
+            if not waiting:
+                return
+            # Items first: a run only looks whether they have ended.
+            self.work(waiting[-1])
+        raise AssertionError(f"still waiting: {self.waiting('backup')}")
+
+    def back_up(self, bucket_id: int, *, slot: str | None = None) -> BackupRun:
+        """Make a run from its beginning to its end, pruning included."""
+        begun = self.begin(bucket_id, slot=slot)
+        self.carry_on()
+        return self.run_row(begun.id)
+
+    def prune_target(self, bucket_id: int) -> list[str]:
+        """Prune a bucket's target now."""
+        self.db.run_session(
+            lambda session: enqueue_prune(
+                session, self.catalogue, tenant_id=TENANT, bucket_id=bucket_id, target=TARGET
+            )
+        )
+        return [self.work(task_id) for task_id in self.waiting("backup")]
+
+    # -- what is there -------------------------------------------------------------------------
+
+    def run_row(self, run_id: int) -> BackupRun:
+        """Return a run."""
+        return self.look(lambda session: session.get_one(BackupRun, run_id))
+
+    def items(self, run_id: int) -> list[BackupItem]:
+        """Return a run's items by id."""
+        statement = sa.select(BackupItem).where(BackupItem.run_id == run_id)
+        return self.look(lambda session: list(session.scalars(statement.order_by(BackupItem.id))))
+
+    def contents(self, state: str | None = None, kind: str = "content") -> list[BackupContent]:
+        """Return what the target's rows say, by id."""
+        statement = sa.select(BackupContent).where(BackupContent.kind == kind)
+        if state is not None:
+            statement = statement.where(BackupContent.state == state)
+        return self.look(
+            lambda session: list(session.scalars(statement.order_by(BackupContent.id)))
+        )
+
+    def pins(self) -> list[tuple[int, int]]:
+        """Return (blob, run) of every pin."""
+        statement = sa.select(BlobRef.blob_id, BlobRef.holder_id).where(
+            BlobRef.holder_kind == HolderKind.BACKUP
+        )
+        return self.look(lambda session: [tuple(row) for row in session.execute(statement)])  # type: ignore[misc]
+
+    def manifest(self, run: BackupRun) -> list[dict[str, Any]]:
+        """Return the lines of a complete run's manifest."""
+        assert run.manifest_id is not None
+        manifest_id = run.manifest_id
+        content = self.look(lambda session: session.get_one(BackupContent, manifest_id))
+        text = self.channels.read(content.target, content.key)
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def crash(url: str, root: Path, task_id: int, failpoint: str) -> int:
+    """Run the process to its end; returns its exit code, -9 when it died at the point."""
+    command = [sys.executable, "-m", "tests.support.backups", url, str(root), str(task_id)]
+    return subprocess.run([*command, failpoint], cwd=ROOT, timeout=60, check=False).returncode
+
+
+def main() -> None:
+    """Run one task."""
+    url, root, task_id, failpoint = sys.argv[1:]
+    stand = BackupStand(url, Path(root), node="doomed")
+    execution = stand.claim(int(task_id))
+    arm(f"{failpoint}=kill")
+    stand.run(execution)
+
+
+if __name__ == "__main__":
+    main()
