@@ -32,7 +32,12 @@ from shared.runtime.problems import problems
 from shared.runtime.settings import Settings, child_environment, load_settings
 
 #: Processes of each service in an ordinary stack.
-DEFAULT_WORKERS: Mapping[str, int] = {"upload": 2, "review": 1, "delete": 1}
+DEFAULT_WORKERS: Mapping[str, int] = {
+    "upload": 2,
+    "review": 1,
+    "delete": 1,
+    "replica": 1,
+}
 #: The order of a stop: what takes new work first, what others need last.
 _API, _WORKERS, _REDIS = 0, 1, 2
 #: Seconds that a process gets beyond its own shutdown before it is killed.
@@ -245,6 +250,8 @@ class EmbeddedStack:
     def _services(self) -> list[tuple[str, str]]:
         found = [("api", "api"), ("scheduler", "scheduler")]
         for service, count in self._workers.items():
+            if service in self.settings.services.switched_off:
+                continue
             if count == 1:
                 found.append((service, service))
             else:

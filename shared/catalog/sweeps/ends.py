@@ -25,7 +25,7 @@ from shared.outbox.settling import SettleTask, kind_of
 from shared.outbox.states import State
 
 #: Queues whose kinds have hooks.
-_QUEUES = ("delete", "upload", "review")
+_QUEUES = ("delete", "replica", "review", "upload")
 
 
 class Unfinished(NamedTuple):
