@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
@@ -12,12 +13,15 @@ from sqlalchemy.orm import Session
 
 from services.api import auth
 from services.api.backlog import Backlog
+from services.api.intake import Intake
 from services.api.turns import Turns
 from services.api.work import Work
 from shared.catalog.accounts import Principal, authenticate
 from shared.catalog.channel_catalogue import ChannelCatalogue
 from shared.catalog.context import Catalogue
+from shared.catalog.optional_reviewers import OptionalReviewers
 from shared.catalog.secret_box import SecretBox
+from shared.fetch import Fetcher, FetchPolicy
 from shared.outbox.db import Database
 from shared.outbox.outbox import Outbox
 from shared.runtime.settings import ApiSettings
@@ -26,12 +30,17 @@ from shared.storage.staging import Staging
 T = TypeVar("T")
 
 
+def _public_only() -> Fetcher:
+    return Fetcher(FetchPolicy())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiDeps:
     """Everything that `create_app` is given; made once by the composition root.
 
     The outbox has the catalogue's kinds registered and runs as a producer. `min_free_bytes` is what
-    a PUT must leave free in staging.
+    a PUT must leave free in staging. `fetch` vets addresses that tenants name. `clock` tells the
+    seconds since 1970.
     """
 
     database: Database
@@ -42,6 +51,9 @@ class ApiDeps:
     secrets: SecretBox
     settings: ApiSettings
     min_free_bytes: int = 0
+    fetch: Fetcher = field(default_factory=_public_only)
+    optional_reviewers: OptionalReviewers = field(default_factory=OptionalReviewers)
+    clock: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +95,10 @@ class Caller:
         principal = authenticate(session, self.secret)
         principal.require(scope)
         return principal
+
+    def bound(self, intake: Intake) -> Intake:
+        """Return what this caller may send of a body; a key binds nothing."""
+        return intake
 
 
 async def get_caller(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 from collections.abc import Mapping
 
@@ -14,6 +16,7 @@ class SecretBox:
     """Encrypts and authenticates small mappings under one key."""
 
     def __init__(self, key: str) -> None:
+        self._key = key.encode()
         try:
             self._fernet = Fernet(key)
         except ValueError as error:
@@ -29,6 +32,10 @@ class SecretBox:
     def generate_key() -> str:
         """Return a new key."""
         return Fernet.generate_key().decode()
+
+    def derive(self, purpose: str) -> bytes:
+        """Return a secret of 32 bytes for one purpose; it tells nothing of the key or of others."""
+        return hmac.new(self._key, f"derive:{purpose}".encode(), hashlib.sha256).digest()
 
     def seal(self, secrets: Mapping[str, str]) -> str:
         """Return the sealed form of a mapping; each call gives another text."""

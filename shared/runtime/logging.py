@@ -27,6 +27,8 @@ _HIDDEN = "[hidden]"
 #: The password in an address, and the keys that we hand out.
 _URL_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+@")
 _OUR_KEY = re.compile(r"\bblox_[A-Za-z0-9_-]{16,}")
+#: What makes an address a link that anybody can use.
+_LINK = re.compile(r"(?<=\bblox-signature=)[^&\s]+")
 _BEARER = re.compile(r"\bBearer\s+\S+", re.IGNORECASE)
 #: Their chatter says nothing that our own events do not.
 _QUIET = (
@@ -96,7 +98,8 @@ def hide_secrets(value: Any, *, field: str = "") -> Any:
         return _HIDDEN
     if isinstance(value, str):
         value = _URL_PASSWORD.sub(rf"\1:{_HIDDEN}@", value)
-        return _BEARER.sub(f"Bearer {_HIDDEN}", _OUR_KEY.sub(_HIDDEN, value))
+        value = _LINK.sub(_HIDDEN, _OUR_KEY.sub(_HIDDEN, value))
+        return _BEARER.sub(f"Bearer {_HIDDEN}", value)
     if isinstance(value, dict):
         return {key: hide_secrets(part, field=str(key)) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -14,6 +14,7 @@ from services.api.conditions import Verdict, parse_conditions
 from services.api.content import ContentMissing, ContentReader, ContentResponse, Door, Place
 from services.api.deps import Api, Caller, CallerDep
 from services.api.keys import object_key
+from services.api.links import LinkOrKeyDep
 from services.api.openapi import RAW_CONTENT, READ_HEADERS, WRITE_CONDITIONS
 from services.api.ranges import ByteRange, Unsatisfiable, parse_range
 from services.api.routes.puts import BucketName, KeyPath
@@ -51,7 +52,7 @@ class RangeError(RequestError):
     openapi_extra={"parameters": READ_HEADERS},
 )
 async def get_object(
-    request: Request, caller: CallerDep, bucket: BucketName, key: KeyPath
+    request: Request, caller: LinkOrKeyDep, bucket: BucketName, key: KeyPath
 ) -> Response:
     """The newest content that may be read: also one that its upload task has not stored yet.
 
@@ -93,7 +94,7 @@ async def get_object(
     openapi_extra={"parameters": READ_HEADERS},
 )
 async def head_object(
-    request: Request, caller: CallerDep, bucket: BucketName, key: KeyPath
+    request: Request, caller: LinkOrKeyDep, bucket: BucketName, key: KeyPath
 ) -> Response:
     """What a GET would answer, without the bytes. Scope `objects:read`."""
     found = await _look_up(caller, bucket, _key(request, key))

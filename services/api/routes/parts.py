@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from services.api.deps import CallerDep
 from services.api.intake import Intake
+from services.api.links import LinkOrKeyDep
 from services.api.openapi import PART_HEADERS, RAW_BODY
 from services.api.part_storing import PartOrder, store_part
 from services.api.taking import take_in
@@ -47,7 +47,7 @@ class _Admission:
     openapi_extra={"requestBody": RAW_BODY, "parameters": PART_HEADERS},
 )
 async def put_a_part(
-    request: Request, caller: CallerDep, upload_id: UploadId, number: PartNumber
+    request: Request, caller: LinkOrKeyDep, upload_id: UploadId, number: PartNumber
 ) -> Response:
     """Stream one part; it is durable when this answers, and renews the upload's expiry.
 
@@ -73,11 +73,13 @@ async def put_a_part(
         return _Admission(principal.tenant_id, limits, most)
 
     admission = await caller.read("objects:write", admit)
-    intake = Intake(
-        staging=api.deps.staging,
-        declared=declared,
-        max_bytes=admission.max_bytes,
-        reserve_bytes=api.deps.min_free_bytes,
+    intake = caller.bound(
+        Intake(
+            staging=api.deps.staging,
+            declared=declared,
+            max_bytes=admission.max_bytes,
+            reserve_bytes=api.deps.min_free_bytes,
+        )
     )
     order = PartOrder(
         tenant_id=admission.tenant_id, upload_id=upload_id, number=number, limits=admission.limits

@@ -12,9 +12,10 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from services.api.conditions import parse_conditions
-from services.api.deps import Api, CallerDep
+from services.api.deps import Api
 from services.api.intake import Intake
 from services.api.keys import object_key
+from services.api.links import LinkOrKeyDep
 from services.api.openapi import PUT_HEADERS, RAW_BODY
 from services.api.storing import Order, store
 from services.api.taking import take_in
@@ -74,7 +75,7 @@ class _Admission:
     openapi_extra={"requestBody": RAW_BODY, "parameters": PUT_HEADERS},
 )
 async def put_object(
-    request: Request, caller: CallerDep, bucket: BucketName, key: KeyPath
+    request: Request, caller: LinkOrKeyDep, bucket: BucketName, key: KeyPath
 ) -> Response:
     """Stream a body of any size; it is durable when this answers.
 
@@ -96,11 +97,13 @@ async def put_object(
         return _admit(api, session, found, declared)
 
     admission = await caller.read("objects:write", admit)
-    intake = Intake(
-        staging=api.deps.staging,
-        declared=declared,
-        max_bytes=admission.max_bytes,
-        reserve_bytes=api.deps.min_free_bytes,
+    intake = caller.bound(
+        Intake(
+            staging=api.deps.staging,
+            declared=declared,
+            max_bytes=admission.max_bytes,
+            reserve_bytes=api.deps.min_free_bytes,
+        )
     )
     order = Order(
         bucket_id=admission.bucket_id,
@@ -150,6 +153,7 @@ def _admit(api: Api, session: Session, bucket: Bucket, declared: Declared) -> _A
     _check_size(declared, most)
     kind = UPLOAD_STORE if bucket.review_policy is None else REVIEW_CHECK
     queue = kind.partition(".")[0]
+    api.deps.catalogue.need(queue)
     api.backlog.check(session, queue=queue, region=bucket.region, tenant_id=bucket.tenant_id)
     return _Admission(bucket.id, bucket.tenant_id, queue, bucket.region, most)
 

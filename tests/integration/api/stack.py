@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from shared.catalog.kinds import register_kinds
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.secret_box import SecretBox
 from shared.core.clock import Deadline
+from shared.fetch import Fetcher, FetchPolicy
 from shared.outbox.outbox import Outbox
 from shared.runtime.database import build_engine
 from shared.runtime.settings import ApiSettings, Settings
@@ -93,7 +95,8 @@ def running_stack(
     database_url: str, redis_url: str, namespace: str, root: Path, **limits: Any
 ) -> Iterator[Stack]:
     """Run the application with two tenants, a channel, a bucket; `limits` are of ApiSettings."""
-    min_free_bytes = limits.pop("min_free_bytes", 0)
+    switched_off = limits.pop("switched_off", frozenset())
+    min_free_bytes, clock = limits.pop("min_free_bytes", 0), limits.pop("clock", time.time)
     settings = Settings(
         database_url=database_url,
         redis_url=redis_url,
@@ -111,12 +114,14 @@ def running_stack(
     deps = ApiDeps(
         database=outbox.context.db,
         outbox=outbox,
-        catalogue=register_kinds(outbox, grace_seconds=0),
+        catalogue=register_kinds(outbox, grace_seconds=0, switched_off=switched_off),
         staging=staging,
         channels=ChannelCatalogue(engine, secrets),
         secrets=secrets,
         settings=settings.api,
         min_free_bytes=min_free_bytes,
+        clock=clock,
+        fetch=Fetcher(FetchPolicy(allow=["127.0.0.0/8:*"])),
     )
     with Session(engine) as session, session.begin():
         put_channel(

@@ -113,3 +113,8 @@ def test_people_get_text_without_colours_in_a_pipe(stream: io.StringIO) -> None:
     structlog.get_logger("p").info("hello_there", key="v")
     assert "hello_there" in text.getvalue()
     assert "\x1b[" not in text.getvalue()
+
+
+def test_a_link_is_never_whole_in_a_log() -> None:
+    url = "https://host/v1/buckets/b/objects/k?blox-key=7&blox-signature=0a1b2c3d&x=1"
+    assert hide_secrets(url) == url.replace("0a1b2c3d", "[hidden]")
