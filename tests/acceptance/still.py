@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,11 @@ def live(stack: EmbeddedStack) -> Cast:
         eventually(lambda: tenant.state("reviewed/letter") == "stored", PATIENCE)
         copy = tenant.put("reviewed/copy", LETTER, "text/plain")
         assert copy["state"] == "stored"
+        upload_in_parts(tenant, "parts/done", [random_bytes(600), random_bytes(500)])
+        upload_in_parts(tenant, "parts/failed", [random_bytes(400)], sha256="0" * 64)
         stack.stop_process("upload")
+        upload_in_parts(tenant, "parts/open", [random_bytes(300), random_bytes(200)], until="open")
+        upload_in_parts(tenant, "parts/waiting", [random_bytes(100)], until="completing")
         superseded = tenant.put("files/waiting", random_bytes(1000))
         waiting = tenant.put("files/waiting", random_bytes(1100))
         given_up = tenant.put("files/given-up", random_bytes(1200))
@@ -91,6 +95,24 @@ def live(stack: EmbeddedStack) -> Cast:
             waiting_task=waiting["task_id"],
             cancelled_task=given_up["task_id"],
         )
+
+
+def upload_in_parts(
+    tenant: Tenant, key: str, contents: Sequence[bytes], *, until: str = "", **more: Any
+) -> None:
+    """Upload in parts, up to a state; by default until it is over."""
+    order = {"operation_id": key, "bucket": "files", "key": key, **more}
+    upload = tenant.http.post("/uploads", json=order).raise_for_status().json()["id"]
+    for number, content in enumerate(contents, start=1):
+        tenant.http.put(f"/uploads/{upload}/parts/{number}", content=content).raise_for_status()
+    if until != "open":
+        tenant.http.post(f"/uploads/{upload}:complete").raise_for_status()
+
+    def state() -> str:
+        return str(tenant.http.get(f"/uploads/{upload}").json()["state"])
+
+    wanted = {until} if until else {"done", "failed"}
+    eventually(lambda: state() in wanted, PATIENCE, message=f"{key} becomes {wanted}")
 
 
 class Still:
@@ -210,7 +232,12 @@ class Still:
 
     def _forget_superseded(self) -> None:
         """Remove what a superseded PUT left in staging, as the sweep does in its time."""
-        named = [row["staging_key"] for row in self._read_rows()["versions"] if row["staging_key"]]
+        rows = self._read_rows()
+        named = [
+            row["staging_key"]
+            for row in (*rows["versions"], *rows["upload_parts"])
+            if row["staging_key"]
+        ]
         for path in self.staged_files():
             if not str(path).endswith(tuple(named)):
                 path.unlink()

@@ -19,6 +19,7 @@ from services.cli.supervisor import EmbeddedStack
 from shared.storage.registry import open_channel
 from shared.storage.spec import ChannelSpec
 from tests.acceptance.damages import DAMAGES, Damage
+from tests.acceptance.damages_uploads import UPLOAD_DAMAGES
 from tests.acceptance.product import Blox, run_blox, s3_variables
 from tests.acceptance.still import Still, live
 from tests.servers.mariadb import MariaDB
@@ -28,6 +29,9 @@ from tests.servers.rgw import CephRGW
 #: Nothing is excused by its age: everything stands still.
 EXACT = ("--late-seconds", "0", "--min-age-seconds", "0", "--settle-seconds", "0.05")
 
+#: Each area has a file of its own.
+ALL = (*DAMAGES, *UPLOAD_DAMAGES)
+
 Check: TypeAlias = Callable[..., tuple[int, list[dict[str, str]]]]
 
 
@@ -36,8 +40,9 @@ def still_life(
     directory: Path, variables: Mapping[str, str], spec: Callable[[EmbeddedStack], ChannelSpec]
 ) -> Iterator[Still]:
     """Run a stack, stop it, and show what is left; its only channel is `main`."""
+    small = {"BLOX_API__MIN_PART_BYTES": "1", **variables}
     stack = EmbeddedStack(
-        directory, variables=variables, workers={"upload": 1, "review": 1, "delete": 1}
+        directory, variables=small, workers={"upload": 1, "review": 1, "delete": 1}
     )
     with stack:
         cast = live(stack)
@@ -107,7 +112,7 @@ def still(request: pytest.FixtureRequest) -> Iterator[Still]:
     found.restore()
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=str)
+@pytest.mark.parametrize("damage", ALL, ids=str)
 def test_every_damage_is_seen(still: Still, check: Check, damage: Damage) -> None:
     is_unique = still.without_index(damage.index) if damage.index else contextlib.nullcontext()
     with is_unique:
@@ -153,7 +158,7 @@ def test_the_damages_are_all_that_is_checked() -> None:
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Breach":
                 first: Any = node.args[0]
                 names.add(first.value)
-    assert names == {damage.invariant for damage in DAMAGES}
+    assert names == {damage.invariant for damage in ALL}
     manual = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
     cells = [line.split("|")[1] for line in manual.splitlines() if line.startswith("| ")]
     explained = {name.strip() for cell in cells for name in cell.split("·")} - {"invariant"}

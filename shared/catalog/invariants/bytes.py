@@ -19,7 +19,16 @@ from shared.catalog.invariants.leftovers import (
     unnamed_keys,
     unneeded_uploads,
 )
-from shared.catalog.models import Blob, Location, LocationState, Version, VersionState
+from shared.catalog.models import (
+    Blob,
+    Location,
+    LocationState,
+    SessionState,
+    UploadPart,
+    UploadSession,
+    Version,
+    VersionState,
+)
 from shared.core.clock import Deadline
 from shared.core.errors import BloxError
 from shared.outbox.breach import Breach
@@ -64,6 +73,7 @@ def byte_breaches(session: Session, stores: Stores) -> Iterator[Breach]:
             yield Breach("channels answer", f"channel {name}", str(error))
     yield from _stored(session, opened, stores)
     yield from _acknowledged(session, stores)
+    yield from _parts(session, stores)
     yield from unnamed_files(session, stores.staging, stores.ages)
     yield from unfinished_bodies(session, stores.staging, stores.ages)
 
@@ -116,6 +126,43 @@ def _acknowledged(session: Session, stores: Stores) -> Iterator[Breach]:
         if len(page) < _PAGE:
             return
         last = page[-1][0]
+
+
+def _parts(session: Session, stores: Stores) -> Iterator[Breach]:
+    """Look for the acknowledged parts of uploads that are not on their way out."""
+    last = (0, 0)
+    columns = (
+        UploadSession.public_id,
+        UploadPart.session_id,
+        UploadPart.number,
+        UploadPart.staging_key,
+        UploadPart.size_bytes,
+        UploadPart.sha256,
+    )
+    while True:
+        query = (
+            sa.select(*columns)
+            .join(UploadSession, UploadSession.id == UploadPart.session_id)
+            .where(
+                UploadSession.state != SessionState.ABORTED,
+                sa.or_(
+                    UploadPart.session_id > last[0],
+                    sa.and_(UploadPart.session_id == last[0], UploadPart.number > last[1]),
+                ),
+            )
+            .order_by(UploadPart.session_id, UploadPart.number)
+            .limit(_PAGE)
+        )
+        page = session.execute(query).all()
+        session.rollback()
+        for upload, _, number, key, size, digest in page:
+            fault = _fault(stores.staging, key, size, digest, is_deep=stores.is_deep)
+            if fault:
+                subject = f"upload {upload} part {number}"
+                yield Breach("acknowledged bytes are there", subject, fault)
+        if len(page) < _PAGE:
+            return
+        last = (page[-1].session_id, page[-1].number)
 
 
 def _fault(place: _Place, key: str, size: int, digest: str, *, is_deep: bool) -> str:

@@ -11,6 +11,7 @@ from shared.catalog.invariants.contents import content_breaches
 from shared.catalog.invariants.objects import object_breaches
 from shared.catalog.invariants.removal import removal_breaches
 from shared.catalog.invariants.reviews import review_breaches
+from shared.catalog.invariants.sessions import session_breaches
 from shared.catalog.invariants.work import work_breaches
 from shared.outbox.breach import Breach
 
@@ -26,6 +27,8 @@ def row_breaches(
     late = now - dt.timedelta(seconds=late_seconds)
     yield from content_breaches(session, late)
     yield from object_breaches(session)
-    yield from work_breaches(session, late, now - dt.timedelta(seconds=sweep_seconds))
+    swept = now - dt.timedelta(seconds=sweep_seconds)
+    yield from work_breaches(session, late, swept)
+    yield from session_breaches(session, late, swept)
     yield from review_breaches(session)
     yield from removal_breaches(session, late)

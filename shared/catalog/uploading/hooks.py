@@ -45,7 +45,7 @@ class AssemblyHooks:
         if found is None or found.row.state not in (SessionState.FAILED, SessionState.COMPLETING):
             raise ConflictError("the upload is over", code="upload_over")
         row = found.row
-        if len(parts_of(session, row.id)) != row.part_count:
+        if not row.part_count or len(parts_of(session, row.id)) != row.part_count:
             raise ConflictError("the parts are gone", code="bytes_gone")
         row.state = SessionState.COMPLETING
         row.task_id = task.id

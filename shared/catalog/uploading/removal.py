@@ -87,8 +87,11 @@ def forget_expired(session: Session, session_id: int) -> tuple[str, ...]:
         session.delete(found.row)
         session.flush()
         return ()
+    found.row.part_count = found.row.received_bytes = 0
     found.row.expires_at = utc_now(RESULT_SECONDS)
-    return drop_parts(session, parts)
+    released = drop_parts(session, parts)
+    session.flush()
+    return released
 
 
 def _is_over(row: UploadSession, now: dt.datetime) -> bool:
