@@ -25,6 +25,7 @@ from services.api.routes import (
     puts,
     regions,
     removals,
+    reviewers,
     reviews,
     sessions,
     task_actions,
@@ -59,7 +60,7 @@ _ROUTERS = [
     area.router
     for area in (
         puts, objects, links, listing, instant, sessions, parts, copies, holds, removals,
-        buckets, tasks, task_actions, reviews, tenants, keys, channels, nodes, regions, audit,
+        buckets, tasks, task_actions, reviews, reviewers, tenants, keys, channels, nodes, regions, audit,
     )
 ]  # fmt: skip
 

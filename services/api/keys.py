@@ -11,12 +11,15 @@ from shared.catalog.limits import check_key
 from shared.core.errors import InvalidError
 
 
-def object_key(raw_path: bytes, matched: str, *, max_bytes: int) -> str:
+def object_key(raw_path: bytes, matched: str, *, max_bytes: int, suffix: str = "") -> str:
     """Return the key that ends `raw_path`; `matched` is the server's decoded idea of it.
 
-    Raises InvalidError (`key_invalid`) with the rule that it breaks.
+    An action that the address names behind the key is the `suffix`. Raises InvalidError
+    (`key_invalid`) with the rule that it breaks.
     """
     decoded = unquote_to_bytes(raw_path)
+    if suffix:
+        decoded = decoded.removesuffix(suffix.encode())
     text = decoded.decode("utf-8", "replace")
     # What stands before the key is names; broken bytes in them come back as other bytes.
     prefix = text[: len(text) - len(matched)].encode()

@@ -11,17 +11,20 @@ from typing import Any, Protocol
 
 from shared.catalog.backups.kinds import backup_kinds
 from shared.catalog.context import GRACE_SECONDS, Catalogue, Tasks
+from shared.catalog.copy_hooks import CopyHooks
 from shared.catalog.hooks import ReviewHooks, UploadHooks
 from shared.catalog.origins.kinds import origin_pull_kind
 from shared.catalog.payloads import (
     DELETE_BLOB,
     DELETE_PREFIX,
+    REPLICA_OBJECT,
     REVIEW_CHECK,
     UPLOAD_ASSEMBLE,
     UPLOAD_STORE,
     AssembleUpload,
     BackUpItem,
     CheckReview,
+    CopyObject,
     CopyReplica,
     DeleteBlob,
     DeletePrefix,
@@ -79,6 +82,7 @@ class CatalogueKinds:
     review_check: Kind[CheckReview]
     delete_blob: Kind[DeleteBlob]
     delete_prefix: Kind[DeletePrefix]
+    replica_object: Kind[CopyObject]
     replica_copy: Kind[CopyReplica]
     replica_repair: Kind[CopyReplica]
     backup_run: Kind[RunBackup]
@@ -108,7 +112,7 @@ def register_kinds(
     """
     catalogue = Catalogue(tasks=outbox, grace_seconds=grace_seconds, switched_off=switched_off)
     upload, review = UploadHooks(catalogue), ReviewHooks(catalogue)
-    assembly, removal = AssemblyHooks(), RemovalHooks()
+    assembly, removal, copy = AssemblyHooks(), RemovalHooks(), CopyHooks(catalogue)
     replica_copy, replica_repair = replica_kinds(STORAGE_RETRY, STORAGE_LIMIT_SECONDS)
     backups = backup_kinds(catalogue, STORAGE_RETRY, STORAGE_LIMIT_SECONDS)
     restores = restore_kinds(STORAGE_RETRY, STORAGE_LIMIT_SECONDS)
@@ -167,6 +171,16 @@ def register_kinds(
             locks=removal.lock,
             on_end=removal.on_end,
             on_retry=removal.on_retry,
+            events=True,
+        ),
+        replica_object=Kind(
+            name=REPLICA_OBJECT,
+            payload=CopyObject,
+            retry=STORAGE_RETRY,
+            time_limit_seconds=STORAGE_LIMIT_SECONDS,
+            locks=copy.lock,
+            on_end=copy.on_end,
+            on_retry=copy.on_retry,
             events=True,
         ),
     )

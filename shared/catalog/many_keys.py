@@ -30,14 +30,19 @@ def find_object(session: Session, bucket_id: int, key: str) -> int | None:
 
 
 def lock_keys(
-    session: Session, object_ids: Iterable[int], *, blocked: bool = False
+    session: Session,
+    object_ids: Iterable[int],
+    *,
+    blocked: bool = False,
+    blob_id: int | None = None,
 ) -> dict[int, LockedKey]:
     """Lock objects with their living versions and the blobs of these; by object id.
 
-    With `blocked`, also the versions that only a failure has blocked.
+    With `blocked`, also the versions that only a failure has blocked; with `blob_id`, also that
+    blob, which is then among those of every key.
     """
     keys = _lock_objects(session, object_ids)
-    _lock_contents(session, keys, blocked=blocked)
+    _lock_contents(session, keys, blocked=blocked, blob_id=blob_id)
     return keys
 
 
@@ -57,7 +62,7 @@ def lock_pair(
         if target_id is None:
             raise LookupError("the object row vanished under its own insert")
         keys |= _lock_objects(session, [target_id])
-    _lock_contents(session, keys, blocked=False)
+    _lock_contents(session, keys)
     return keys.get(source_id), keys[target_id]
 
 
@@ -70,7 +75,13 @@ def _lock_objects(session: Session, object_ids: Iterable[int]) -> dict[int, Lock
     return {row.id: LockedKey(row=row, now=now) for row in rows.values()}
 
 
-def _lock_contents(session: Session, keys: dict[int, LockedKey], *, blocked: bool) -> None:
+def _lock_contents(
+    session: Session,
+    keys: dict[int, LockedKey],
+    *,
+    blocked: bool = False,
+    blob_id: int | None = None,
+) -> None:
     if not keys:
         return
     wanted = set(
@@ -83,12 +94,15 @@ def _lock_contents(session: Session, keys: dict[int, LockedKey], *, blocked: boo
     if blocked:
         wanted |= _retryable(session, keys)
     versions = lock_rows(session, Version, wanted)
-    blobs = lock_rows(session, Blob, (version.blob_id for version in versions.values()))
+    extra = [] if blob_id is None else [blob_id]
+    blobs = lock_rows(session, Blob, [*extra, *(one.blob_id for one in versions.values())])
     for version in versions.values():
         locked = keys[version.object_id]
         locked.versions[version.id] = version
         if version.blob_id in blobs:
             locked.blobs[version.blob_id] = blobs[version.blob_id]
+    for locked in keys.values():
+        locked.blobs |= {one: blobs[one] for one in extra if one in blobs}
 
 
 def _retryable(session: Session, keys: dict[int, LockedKey]) -> set[int]:

@@ -16,6 +16,7 @@ ORIGIN_PULL = "origin.pull"
 REPLICA_COPY = "replica.copy"
 REPLICA_REPAIR = "replica.repair"
 DELETE_PREFIX = "delete.prefix"
+REPLICA_OBJECT = "replica.object"
 BACKUP_RUN = "backup.run"
 BACKUP_ITEM = "backup.item"
 BACKUP_PRUNE = "backup.prune"
@@ -55,6 +56,12 @@ class DeletePrefix(pydantic.BaseModel):
     """Delete all keys with a prefix that were there when it was asked for."""
 
     removal_id: int
+
+
+class CopyObject(pydantic.BaseModel):
+    """Bring a content to a channel of another bucket, and write it under its new key."""
+
+    copy_id: int
 
 
 class PullOrigin(pydantic.BaseModel):

@@ -68,6 +68,19 @@ def store_at_once(
     session: Session, catalogue: Catalogue, bucket: Bucket, locked: LockedKey, facts: Facts
 ) -> PutAnswer:
     """Make a version of content that is stored already current, without a task."""
+    version, superseded = write_at_once(session, catalogue, bucket, locked, facts)
+    if superseded:
+        catalogue.tasks.supersede(session, superseded)
+    return answer_of(version, locked, instant=True)
+
+
+def write_at_once(
+    session: Session, catalogue: Catalogue, bucket: Bucket, locked: LockedKey, facts: Facts
+) -> tuple[Version, list[int]]:
+    """Do what `store_at_once` does, but leave the older tasks to the caller: their ids, ascending.
+
+    `locked.winner` is the blob, locked and among the key's.
+    """
     winner = locked.winner
     if winner is None:
         raise LookupError("no blob holds the content")
@@ -75,9 +88,7 @@ def store_at_once(
     locked.version = version
     superseded = supersede_rows(session, catalogue, locked, below_generation=version.generation)
     make_current(session, catalogue, locked)
-    if superseded:
-        catalogue.tasks.supersede(session, superseded)
-    return answer_of(version, locked, instant=True)
+    return version, superseded
 
 
 def insert_version(

@@ -1,0 +1,158 @@
+"""The worker's side of a copy over channels: what there is to bring where, and its commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.blobs import drop_reference
+from shared.catalog.context import Catalogue
+from shared.catalog.copies import facts_of, is_placed, refuse_unreviewed, write_copy
+from shared.catalog.copying import CopyCommit
+from shared.catalog.holds import refuse_held
+from shared.catalog.locking import LockedKey, lock_tasks, share_bucket
+from shared.catalog.many_keys import lock_keys
+from shared.catalog.models import (
+    Blob,
+    Bucket,
+    Copy,
+    CopyState,
+    HolderKind,
+    Version,
+    utc_clock,
+)
+from shared.catalog.writing import PutAnswer
+from shared.core.errors import ConflictError, NotFoundError, PermanentError, SupersededError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyFacts:
+    """One copy to be made. `is_placed` tells that the bytes are on one of the channels already."""
+
+    copy_id: int
+    blob_id: int
+    size_bytes: int
+    sha256: str
+    channels: tuple[str, ...]
+    is_placed: bool
+
+
+def read_copy(session: Session, copy_id: int) -> CopyFacts | None:
+    """Return what a `replica.object` task has to do, None when the copy is over.
+
+    Raises SupersededError when its bucket is gone.
+    """
+    copy = session.get(Copy, copy_id)
+    if copy is None or copy.state != CopyState.PENDING:
+        return None
+    bucket = session.get(Bucket, copy.target_bucket_id)
+    blob = session.get(Blob, copy.blob_id)
+    if bucket is None or blob is None:
+        raise SupersededError("the target's bucket is gone", copy_id=copy_id)
+    return CopyFacts(
+        copy_id=copy.id,
+        blob_id=blob.id,
+        size_bytes=blob.size_bytes,
+        sha256=blob.sha256,
+        channels=tuple(bucket.channels),
+        is_placed=is_placed(session, blob, bucket),
+    )
+
+
+class ObjectCopyCommit:
+    """The commit of a copy: `lock` takes the domain rows, `apply` writes.
+
+    `placed` is the commit of the bytes on the target's channel, None when they were there already.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, *, copy_id: int, task_id: int, placed: CopyCommit | None = None
+    ) -> None:
+        self._catalogue = catalogue
+        self._copy_id = copy_id
+        self._task_id = task_id
+        self._placed = placed
+        self._keys: dict[int, LockedKey] = {}
+
+    @property
+    def released(self) -> tuple[str, ...]:
+        """The staging files that nobody needs any more, once it is committed."""
+        return tuple(key for locked in self._keys.values() for key in locked.released)
+
+    def lock(self, session: Session) -> None:
+        """Lock both buckets and keys, the content, its new place, the copy and the tasks."""
+        copy, version = _read(session, self._copy_id)
+        buckets = {copy.target_bucket_id, *([version.bucket_id] if copy.is_move else [])}
+        try:
+            for bucket_id in sorted(buckets):
+                share_bucket(session, bucket_id)
+        except NotFoundError as error:
+            raise SupersededError("a bucket is gone", copy_id=copy.id) from error
+        ids = {copy.target_object_id, *([version.object_id] if copy.is_move else [])}
+        self._keys = lock_keys(session, ids, blob_id=copy.blob_id)
+        if self._placed is not None:
+            self._placed.lock(session)
+        lock_copy(session, self._copy_id)
+        older = self._keys[copy.target_object_id].unfinished(below_generation=copy.generation + 1)
+        lock_tasks(session, [self._task_id, *(v.task_id for v in older if v.task_id is not None)])
+
+    def apply(self, session: Session) -> PutAnswer:
+        """Make the target's version stored and current; end the source's when it is a move.
+
+        Raises SupersededError when the target was written or the moved source changed meanwhile,
+        and PermanentError when the copy is not allowed any more. Neither writes anything.
+        """
+        copy, version = _read(session, self._copy_id)
+        target = self._keys[copy.target_object_id]
+        if copy.state != CopyState.PENDING or target.row.generation != copy.generation:
+            raise SupersededError("a newer write has won", copy_id=copy.id)
+        moved_from = self._keys[version.object_id] if copy.is_move else None
+        if moved_from is not None and moved_from.stored is not version:
+            raise SupersededError("the source has changed", copy_id=copy.id)
+        bucket = session.get_one(Bucket, copy.target_bucket_id)
+        try:
+            if moved_from is not None:
+                refuse_held(session, moved_from)
+            refuse_unreviewed(
+                session, bucket, sha256=version.sha256, content_type=copy.content_type
+            )
+        except ConflictError as error:
+            raise PermanentError(str(error), code=error.code, copy_id=copy.id) from error
+        if self._placed is not None:
+            self._placed.apply(session)
+        blob = target.blobs[copy.blob_id]
+        facts = facts_of(version, content_type=copy.content_type, metadata=dict(copy.user_metadata))
+        copy.state, copy.ended_at = CopyState.COMPLETED, utc_clock()
+        answer = write_copy(
+            session, self._catalogue, bucket, moved_from, target, version, blob, facts
+        )
+        copy.version_id = answer.version_id
+        session.flush()
+        drop_reference(session, self._catalogue, blob, HolderKind.COPY, copy.id)
+        return answer
+
+
+def lock_copy(session: Session, copy_id: int) -> Copy | None:
+    """Lock a copy's row, after all objects, blobs and locations."""
+    return session.get(Copy, copy_id, with_for_update=True, populate_existing=True)
+
+
+def find_copy(session: Session, bucket_id: int, copy_id: int) -> Copy:
+    """Return a copy into a bucket. Raises NotFoundError (`copy_not_found`)."""
+    copy = session.get(Copy, copy_id)
+    if copy is None or copy.target_bucket_id != bucket_id:
+        raise NotFoundError("there is no such copy", code="copy_not_found")
+    return copy
+
+
+def _read(session: Session, copy_id: int) -> tuple[Copy, Version]:
+    row = session.execute(
+        sa.select(Copy, Version)
+        .join(Version, Version.id == Copy.source_version_id)
+        .where(Copy.id == copy_id)
+    ).one_or_none()
+    if row is None:
+        raise SupersededError("the copy is gone", copy_id=copy_id)
+    return row[0], row[1]
