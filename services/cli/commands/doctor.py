@@ -198,8 +198,9 @@ def _consumers(parts: Parts) -> Iterator[Finding]:
         if row["last_seen"] >= limit
         for name in (row["queues"] or [])
     }
-    kinds = parts.catalogue.kinds
-    for queue in (kinds.upload_store.queue, kinds.review_check.queue, kinds.delete_blob.queue):
+    for queue in parts.outbox.context.kinds.queues():
+        if not parts.catalogue.serves(queue):
+            continue
         if queue in consumed:
             yield Finding("ok", f"queue {queue}", "is consumed")
         else:

@@ -1,0 +1,93 @@
+"""Where the work of a bucket goes: its region, or elsewhere after a drain or without consumers."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.buckets import BucketSpec, put_bucket
+from shared.catalog.draining import move_waiting
+from shared.catalog.models import Bucket, utc_now
+from shared.catalog.regions import drain, list_regions, region_of, reopen
+from shared.core.clock import Deadline
+from shared.core.errors import ConflictError, InvalidError
+from shared.outbox.nodes import NodeWriter
+from shared.outbox.schema import consumed, tasks
+from tests.support.catalogue import TENANT, World
+
+
+@pytest.fixture
+def eu(world: World) -> int:
+    """A bucket of the region eu that falls back after a minute."""
+    world.bucket()
+    spec = BucketSpec(channels=["a"], region="eu", region_fallback_seconds=60)
+    return world.run(lambda session: put_bucket(session, TENANT, "eu-photos", spec).bucket.id)
+
+
+def place(world: World, bucket_id: int, queue: str = "upload") -> str:
+    def read(session: Session) -> str:
+        bucket = session.get(Bucket, bucket_id)
+        assert bucket is not None
+        return region_of(session, bucket, queue)
+
+    return world.run(read)
+
+
+def test_work_goes_to_the_region_while_somebody_was_there_lately(world: World, eu: int) -> None:
+    assert place(world, eu) == "", "nobody was ever there"
+    NodeWriter(world.outbox.context).write(role="worker", queues=["upload.eu"], threads=1)
+    assert place(world, eu) == "eu"
+    assert place(world, eu, "review") == "", "that worker consumes another queue"
+    put = world.put(eu, "k")
+    with world.engine.begin() as connection:
+        region = connection.scalar(sa.select(tasks.c.region).where(tasks.c.id == put.task_id))
+        connection.execute(sa.update(consumed).values(last_seen=utc_now(-61)))
+    assert region == "eu"
+    assert place(world, eu) == ""
+
+
+def test_without_leave_it_waits_for_its_region(world: World, eu: int) -> None:
+    spec = BucketSpec(channels=["a"], region="eu")
+    world.run(lambda session: put_bucket(session, TENANT, "eu-photos", spec))
+    assert place(world, eu) == "eu"
+
+
+def test_a_drained_region_has_its_work_elsewhere_until_it_is_opened_again(
+    world: World, eu: int
+) -> None:
+    world.run(lambda session: drain(session, "eu", to="us"))
+    assert place(world, eu) == "us"
+    assert [(one.name, one.drained_to, one.buckets) for one in world.run(list_regions)] == [
+        ("eu", "us", 1)
+    ]
+    with pytest.raises(ConflictError):
+        world.run(lambda session: drain(session, "us", to="eu"))
+    for region, to in (("", "us"), ("us", "us")):
+        with pytest.raises(InvalidError):
+            world.run(lambda session, pair=(region, to): drain(session, pair[0], to=pair[1]))
+    world.run(lambda session: reopen(session, "eu"))
+    NodeWriter(world.outbox.context).write(role="worker", queues=["upload.eu"], threads=1)
+    assert place(world, eu) == "eu"
+
+
+def test_a_drain_is_over_when_nothing_waits_and_nothing_runs(world: World, eu: int) -> None:
+    NodeWriter(world.outbox.context).write(role="worker", queues=["upload.eu"], threads=1)
+    first, second = world.put(eu, "one"), world.put(eu, "two")
+    with world.engine.begin() as connection:
+        connection.execute(
+            sa.update(tasks).where(tasks.c.id == second.task_id).values(state="running", owner="o")
+        )
+    world.run(lambda session: drain(session, "eu"))
+    context = world.outbox.context
+
+    state = move_waiting(context, "eu", to="", deadline=Deadline(10))
+
+    assert (state.moved, state.waiting, state.running, state.is_over) == (1, 0, 1, False)
+    with world.engine.begin() as connection:
+        region = connection.scalar(sa.select(tasks.c.region).where(tasks.c.id == first.task_id))
+        connection.execute(
+            sa.update(tasks).where(tasks.c.id == second.task_id).values(state="completed")
+        )
+    assert region == ""
+    assert move_waiting(context, "eu", to="", deadline=Deadline(10)).is_over
