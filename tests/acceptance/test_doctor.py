@@ -15,6 +15,7 @@ from tests.acceptance.product import Blox, Product, Ran, run_blox
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 
+QUEUES = ("upload", "review", "delete", "replica", "origin", "backup", "restore")
 DOCTOR = ("doctor", "-o", "json")
 
 
@@ -38,9 +39,7 @@ def test_a_healthy_product_has_nothing_to_complain_of(product: Product) -> None:
         "channel main",
         "channel spare",
         "channel slow",
-        "queue upload",
-        "queue review",
-        "queue delete",
+        *(f"queue {queue}" for queue in QUEUES),
     }
     assert {verdict for verdict, _ in found.values()} <= {"ok", "warning"}
     table = product.blox("doctor")

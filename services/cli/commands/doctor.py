@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +198,8 @@ def _consumers(parts: Parts) -> Iterator[Finding]:
         if row["last_seen"] >= limit
         for name in (row["queues"] or [])
     }
-    for queue in parts.outbox.context.kinds.queues():
+    kinds = (getattr(parts.catalogue.kinds, name.name) for name in fields(parts.catalogue.kinds))
+    for queue in sorted({kind.queue for kind in kinds}):
         if not parts.catalogue.serves(queue):
             continue
         if queue in consumed:
