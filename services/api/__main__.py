@@ -12,6 +12,8 @@ from services.api.server import build_server
 from services.api.serving import HttpThread, listen
 from shared.core.clock import Deadline
 from shared.runtime.assembly import Parts
+from shared.runtime.fetching import open_fetcher
+from shared.runtime.optional_reviewers import optional_reviewers
 from shared.runtime.process import Process
 from shared.runtime.service import Running, run_service
 from shared.runtime.settings import Settings
@@ -49,6 +51,8 @@ def _start(process: Process, parts: Parts) -> Running:
             secrets=parts.secrets,
             settings=settings.api,
             min_free_bytes=settings.staging.min_free_bytes,
+            fetch=open_fetcher(settings),
+            optional_reviewers=optional_reviewers(settings),
         )
     )
     server = build_server(

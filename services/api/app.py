@@ -60,7 +60,8 @@ _ROUTERS = [
     area.router
     for area in (
         puts, objects, links, listing, instant, sessions, parts, copies, holds, removals,
-        buckets, tasks, task_actions, reviews, reviewers, tenants, keys, channels, nodes, regions, audit,
+        buckets, tasks, task_actions, reviews, reviewers, tenants, keys, channels, nodes, regions,
+        audit,
     )
 ]  # fmt: skip
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 
 from services.review import actors
-from services.review.handlers import Deps
+from services.review.deps import Deps, Outside
+from services.review.sandbox import SandboxLimits
 from shared.runtime.assembly import Parts
+from shared.runtime.fetching import open_fetcher
 from shared.runtime.worker import run_worker
 
 
@@ -16,6 +18,7 @@ def main() -> int:
 
 
 def _register(parts: Parts) -> None:
+    review = parts.settings.review
     actors.register(
         parts.outbox,
         parts.catalogue,
@@ -23,6 +26,18 @@ def _register(parts: Parts) -> None:
             db=parts.outbox.context.db,
             catalogue=parts.catalogue,
             staging=parts.staging,
+            channels=parts.channels,
+            outside=Outside(
+                fetch=open_fetcher(parts.settings),
+                secrets=parts.secrets,
+                callback_base=review.callback_url,
+            ),
+            clamd=review.clamd,
+            limits=SandboxLimits(
+                seconds=review.sandbox_seconds,
+                cpu_seconds=review.sandbox_cpu_seconds,
+                memory_bytes=review.sandbox_memory_bytes,
+            ),
         ),
     )
 

@@ -123,6 +123,8 @@ def write_put(
     """Write the version whose key `lock_put` has locked in this transaction."""
     bucket, locked, facts = put.bucket, put.locked, put.facts
     policy = _policy(bucket)
+    if policy is not None:
+        catalogue.need("review")
     if _is_known(session, locked) and _may_skip_review(session, bucket, policy, facts):
         return store_at_once(session, catalogue, bucket, locked, facts)
     blob = Blob(

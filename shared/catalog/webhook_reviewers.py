@@ -14,6 +14,9 @@ from sqlalchemy.orm import Session
 
 from shared.catalog.limits import is_name
 from shared.catalog.models import Bucket, WebhookReviewer, utc_clock
+from shared.catalog.optional_reviewers import OptionalReviewers
+from shared.catalog.review_policy import ReviewPolicy
+from shared.catalog.reviewer_specs import WebhookSpec
 from shared.catalog.secret_box import SecretBox
 from shared.core.errors import ConflictError, InvalidError, NotFoundError
 from shared.core.webhooks import MAX_SECRETS, check_secret, make_secret
@@ -119,11 +122,19 @@ def delete_reviewer(session: Session, tenant_id: str, name: str) -> None:
     session.flush()
 
 
-def check_reviewers(session: Session, tenant_id: str, names: Sequence[str]) -> None:
-    """Keep the named reviewers until the end of the transaction.
+def check_policy(
+    session: Session, tenant_id: str, policy: ReviewPolicy | None, optional: OptionalReviewers
+) -> None:
+    """Judge a policy that is to be saved in this transaction; its reviewers are kept until then.
 
-    Raises InvalidError (`reviewer_unknown`).
+    Raises InvalidError when a reviewer is not registered (`reviewer_unknown`) or not here.
     """
+    if policy is None:
+        return
+    optional.check(policy)
+    names = [spec.reviewer for spec in policy.reviewers if isinstance(spec, WebhookSpec)]
+    if not names:
+        return
     known = set(
         session.scalars(
             sa.select(WebhookReviewer.name)

@@ -205,6 +205,8 @@ class ChannelSettings(Group):
     access_key: str = ""
     secret_key: pydantic.SecretStr = pydantic.SecretStr("")
     bandwidth_bytes_per_second: int = pydantic.Field(0, ge=0)
+    #: Executions that use it at a time, over all processes; 0 is no limit.
+    max_running: int = pydantic.Field(0, ge=0)
     part_bytes: int = pydantic.Field(0, ge=0)
     parallel_parts: int = pydantic.Field(0, ge=0)
     breaker_failures: int = pydantic.Field(0, ge=0)

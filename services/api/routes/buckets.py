@@ -22,6 +22,7 @@ from shared.catalog.buckets import (
 )
 from shared.catalog.models import Bucket
 from shared.catalog.review_policy import ReviewPolicy
+from shared.catalog.webhook_reviewers import check_policy
 
 router = APIRouter(tags=["buckets"], route_class=JsonRoute)
 
@@ -67,13 +68,14 @@ async def put_a_bucket(
 ) -> BucketView:
     """Make a bucket or replace its rules, which count for later writes. Scope `buckets:write`.
 
-    With a `review_policy`, content is stored and readable only after its review.
+    With a `review_policy`, content is stored and readable only after its review. A policy that
+    names a reviewer which is not registered, or not installed here, is refused.
     """
 
     def work(session: Session, principal: Principal) -> PutBucket:
-        return put_bucket(
-            session, principal.tenant_id, bucket, spec, catalogue=caller.api.deps.catalogue
-        )
+        deps = caller.api.deps
+        check_policy(session, principal.tenant_id, spec.review_policy, deps.optional_reviewers)
+        return put_bucket(session, principal.tenant_id, bucket, spec, catalogue=deps.catalogue)
 
     put = await caller.write("buckets:write", work)
     if put.created:
