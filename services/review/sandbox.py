@@ -1,7 +1,8 @@
 """Runs the reviewers that read content in a process of their own, with limits, and kills it.
 
 Attackers choose the content: whatever it does to a parser stays in that process, which sees no
-settings, no secrets and no files of ours.
+settings, no secrets and none of our open files. It leads a group of its own, and all of the group
+goes with it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -88,11 +90,15 @@ def _process() -> Iterator[subprocess.Popen[bytes]]:
         env={"PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"},
         bufsize=0,
         close_fds=True,
+        start_new_session=True,
     )
     try:
         os.set_blocking(_input(process).fileno(), False)
         yield process
     finally:
+        # Not reaped before: until then nobody else can have its number.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.kill()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
@@ -124,6 +130,9 @@ def _answer(
     while True:
         check()
         if not _wait_ready(pipe.fileno(), select.POLLIN, end):
+            if _has_ended(process):
+                # What it has left running keeps the pipe open.
+                break
             continue
         part = os.read(pipe.fileno(), _PIECE_BYTES)
         if not part:
@@ -138,16 +147,40 @@ def _answer(
             raise ValueError("no finding")
         return [Finding(str(step), Outcome(word), str(detail)) for step, word, detail in found]
     except (ValueError, TypeError, RecursionError) as error:
-        status = process.poll()
-        raise SandboxFailed(f"the reviewer ended without an answer (status {status})") from error
+        raise SandboxFailed(f"the reviewer ended without an answer ({_end_of(process)})") from error
+
+
+def _end_of(process: subprocess.Popen[bytes]) -> str:
+    """Say how it ended; a signal tells which limit it met. It may need a moment to do so."""
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        _poll(descriptor, select.POLLIN, _TICK_SECONDS)
+    finally:
+        os.close(descriptor)
+    found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return "it still runs"
+    if found.si_code == os.CLD_EXITED:
+        return f"status {found.si_status}"
+    return f"killed by {signal.Signals(found.si_status).name}"
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Tell whether it has ended, without reaping it: its group is still to be killed."""
+    found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return found is not None
 
 
 def _wait_ready(descriptor: int, event: int, end: Deadline) -> bool:
     if end.expired():
         raise SandboxFailed("the reviewer took too long")
+    return _poll(descriptor, event, end.remaining(at_most=_TICK_SECONDS))
+
+
+def _poll(descriptor: int, event: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(descriptor, event)
-    return bool(poll.poll(end.remaining(at_most=_TICK_SECONDS) * 1000))
+    return bool(poll.poll(seconds * 1000))
 
 
 def _input(process: subprocess.Popen[bytes]) -> Any:

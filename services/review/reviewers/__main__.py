@@ -5,9 +5,12 @@ It limits itself before it touches the first byte; `services.review.sandbox` sta
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import io
 import json
 import resource
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +20,8 @@ from services.review.reviewers.finding import Facts, Finding, Outcome
 from services.review.reviewers.sniffing import HEAD_BYTES, sniff
 
 _CHUNK_BYTES = 256 * 1024
+
+_PR_SET_PDEATHSIG = 1
 
 _Judge = Callable[[dict[str, Any], Callable[[int], bytes]], list[Finding]]
 
@@ -56,12 +61,21 @@ def _reviewer(name: str) -> _Judge:
 
 
 def limit_this_process(*, memory_bytes: int, cpu_seconds: int) -> None:
-    """Bound memory and processor time, forbid writing files and opening more than a few."""
+    """Bound memory and processor time; forbid children, writing files, opening more than a few."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+    # No child processes and no threads; root is not bound by it, its group is killed all the same.
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    _die_with_parent()
+
+
+def _die_with_parent() -> None:
+    """Let the kernel end this process when the worker that reads its answer is gone."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main() -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import subprocess
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -12,6 +17,7 @@ from services.review.reviewers.finding import Finding, Outcome
 from services.review.sandbox import SandboxFailed, SandboxLimits, review_content
 from shared.core.clock import Deadline
 from shared.core.errors import CancelRequested
+from tests.support.eventually import eventually
 
 MIB = 1024 * 1024
 
@@ -26,7 +32,14 @@ def run(
 ) -> list[Finding]:
     facts = {"size": size, "sha256": "a" * 64, "content_type": "text/plain"}
     return review_content(
-        {"reviewer": "built_in", "facts": facts, "type_mismatch": "reject", "reject": [], "doubtful": [], **order},
+        {
+            "reviewer": "built_in",
+            "facts": facts,
+            "type_mismatch": "reject",
+            "reject": [],
+            "doubtful": [],
+            **order,
+        },
         content,
         limits=limits or SandboxLimits(seconds=20),
         deadline=Deadline(30),
@@ -120,3 +133,71 @@ def test_a_source_that_fails_goes_through() -> None:
 def test_the_declared_type_is_judged() -> None:
     found = run([b"\x89PNG\r\n\x1a\n" + bytes(100)], size=108)
     assert found[0].outcome is Outcome.REJECT
+
+
+#: Begins a process in a group that outlives its parent, unless the group is killed.
+_FORKS = """
+import os, sys, time
+if os.fork() == 0:
+    time.sleep(600)
+print('[]')
+"""
+
+
+def test_what_it_leaves_running_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child keeps the pipe open; nobody waits for it, and its group is killed."""
+    started: list[int] = []
+    popen = subprocess.Popen
+
+    def remember(*arguments: Any, **options: Any) -> Any:
+        process = popen(*arguments, **options)
+        started.append(process.pid)
+        return process
+
+    monkeypatch.setattr("services.review.sandbox._BOOT", _FORKS)
+    monkeypatch.setattr("services.review.sandbox.subprocess.Popen", remember)
+    with pytest.raises(SandboxFailed, match="status 0"):
+        run([b"content"])
+    (group,) = started
+    eventually(lambda: not members(group))
+
+
+def members(group: int) -> list[int]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+def test_one_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.review.sandbox._BOOT", "import time; time.sleep(600)")
+    with pytest.raises(SandboxFailed, match="too long"):
+        run([b"content"], limits=SandboxLimits(seconds=0.5))
+
+
+def test_no_descriptor_of_ours_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = (
+        "import json, os; fds = sorted(os.listdir('/proc/self/fd')); "
+        "print(json.dumps([['x', 'pass', ' '.join(fds)]]))"
+    )
+    monkeypatch.setattr("services.review.sandbox._BOOT", program)
+    with (tmp_path / "open").open("w") as ours:
+        os.set_inheritable(ours.fileno(), True)
+        (found,) = run([b""])
+    # Input, output, errors, and the listing itself.
+    assert found.detail == "0 1 2 3"
+
+
+def test_memory_that_a_reviewer_eats_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits are the process's own first deed: whatever it runs then is bound by them."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); "
+        "from services.review.reviewers.__main__ import limit_this_process as limit; "
+        "limit(memory_bytes=128 << 20, cpu_seconds=5); x = bytearray(1 << 30); "
+        'print(\'[["x", "pass", ""]]\')'
+    )
+    monkeypatch.setattr("services.review.sandbox._BOOT", program)
+    with pytest.raises(SandboxFailed, match="status 1"):
+        run([b"content"])
