@@ -7,17 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.models import Location, LocationState
 from shared.catalog.sweeps.bodies import bodies_over
+from shared.catalog.sweeps.named_keys import keys_in_use, named_keys
 from shared.catalog.sweeps.staging import named
 from shared.core.clock import Deadline, utc_now
 from shared.core.errors import BloxError
 from shared.outbox.breach import Breach
-from shared.outbox.schema import tasks
-from shared.outbox.states import TERMINAL
 from shared.storage.channel import Channel
 from shared.storage.staging import Staging
 
@@ -42,7 +39,7 @@ class Ages:
 
 
 def unnamed_keys(session: Session, channel: Channel, ages: Ages) -> Iterator[Breach]:
-    """Yield keys of a channel that no location names. Raises what the channel does."""
+    """Yield keys of a channel that no row names. Raises what the channel does."""
     old = _before(ages.key)
     keys = (
         entry.key
@@ -50,12 +47,7 @@ def unnamed_keys(session: Session, channel: Channel, ages: Ages) -> Iterator[Bre
         if _naive(entry.modified_at) <= old
     )
     for page in _pages(keys):
-        query = sa.select(Location.key).where(
-            Location.channel == channel.name,
-            Location.key.in_(page),
-            Location.state != LocationState.TOMBSTONE,
-        )
-        known = set(session.scalars(query))
+        known = named_keys(session, channel.name, page)
         session.rollback()
         for key in page:
             if key not in known:
@@ -72,35 +64,18 @@ def unneeded_uploads(session: Session, channel: Channel, ages: Ages) -> Iterator
         if _naive(upload.started_at) <= old
     }
     for page in _pages(uploads):
-        needed = _needed(session, channel.name, [uploads[one] for one in page], ages)
+        needed = keys_in_use(
+            session,
+            channel.name,
+            [uploads[one] for one in page],
+            ended_after=_before(ages.upload),
+            buried_after=_before(ages.tombstone),
+        )
         session.rollback()
         for upload_id in page:
             if uploads[upload_id] not in needed:
                 subject = f"upload {upload_id} of {channel.name}:{uploads[upload_id]}"
                 yield Breach("every open upload is needed", subject, "no execution goes on with it")
-
-
-def _needed(session: Session, channel: str, keys: list[str], ages: Ages) -> set[str]:
-    """Return the keys to which an execution may still send parts, or did until lately."""
-    is_over = sa.or_(
-        tasks.c.id.is_(None),
-        sa.and_(tasks.c.state.in_(sorted(TERMINAL)), tasks.c.finished_at < _before(ages.upload)),
-    )
-    query = (
-        sa.select(Location.key)
-        .outerjoin(tasks, tasks.c.id == Location.task_id)
-        .where(
-            Location.channel == channel,
-            Location.key.in_(keys),
-            sa.or_(
-                sa.and_(Location.state == LocationState.INTENT, ~is_over),
-                # On their way out; a failed removal is tried again.
-                Location.state.in_((LocationState.CONDEMNED, LocationState.DELETE_FAILED)),
-                Location.tombstone_at >= _before(ages.tombstone),
-            ),
-        )
-    )
-    return set(session.scalars(query))
 
 
 def unnamed_files(session: Session, staging: Staging, ages: Ages) -> Iterator[Breach]:

@@ -1,23 +1,25 @@
-"""Open multipart uploads that no living execution needs: aborted, as their locations tell."""
+"""Open multipart uploads that no living execution needs: aborted, as the rows of their keys tell.
+
+Never by age alone: an intent's key is left alone until the sweep of its table has condemned it,
+which it does when the execution that wrote it is over.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
 from collections.abc import Sequence
+from itertools import groupby, islice
 from typing import NamedTuple
 
-import sqlalchemy as sa
-from sqlalchemy.orm import Session
-
 from shared.catalog.erasing import PLACE_SECONDS
-from shared.catalog.models import Location, LocationState
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
+from shared.catalog.sweeps.named_keys import intent_keys
 from shared.core.clock import utc_now
 from shared.storage.errors import ChannelError
 
 #: Keys as `fresh_key` makes them. Others in the same bucket are not ours to abort.
-_OUR_KEY = re.compile(r"[a-z0-9_-]+/[0-9a-f]{2}/[0-9a-f]{32}\Z")
+_OUR_KEY = re.compile(r"(?:[a-z0-9._-]+/)+([0-9a-f]{2})/\1[0-9a-f]{30}\Z")
 
 
 class Upload(NamedTuple):
@@ -65,26 +67,17 @@ class UploadSweep:
 
     def _unneeded(self, uploads: Sequence[Upload]) -> frozenset[Upload]:
         unneeded: set[Upload] = set()
-        for start in range(0, len(uploads), PAGE_ROWS):
-            page = uploads[start : start + PAGE_ROWS]
-            needed = self._needed([upload.key for upload in page])
-            unneeded.update(one for one in page if (one.channel, one.key) not in needed)
+        for channel, of_channel in groupby(sorted(uploads), key=lambda one: one.channel):
+            rest = iter(of_channel)
+            while page := list(islice(rest, PAGE_ROWS)):
+                needed = self._needed(channel, [upload.key for upload in page])
+                unneeded.update(one for one in page if one.key not in needed)
         return frozenset(unneeded)
 
-    def _needed(self, keys: Sequence[str]) -> set[tuple[str, str]]:
-        """Return the (channel, key) pairs that stand as intents: a living execution may go on."""
-
-        def read(session: Session) -> set[tuple[str, str]]:
-            rows = session.execute(
-                sa.select(Location.channel, Location.key).where(
-                    Location.channel.in_(self._channels.names()),
-                    Location.key.in_(keys),
-                    Location.state == LocationState.INTENT,
-                )
-            )
-            return {(row.channel, row.key) for row in rows}
-
-        return self._db.run_session(read, read_only=True)
+    def _needed(self, channel: str, keys: Sequence[str]) -> set[str]:
+        return self._db.run_session(
+            lambda session: intent_keys(session, channel, keys), read_only=True
+        )
 
     def _abort(self, upload: Upload, turn: Pass) -> None:
         found = self._channels.find(upload.channel)

@@ -129,7 +129,7 @@ def test_open_upload_of_a_deleted_object_is_aborted_by_the_sweep(s3: S3Stand, rg
     assert s3.uploads_on_s3() == 0
 
     stray = s3.s3.get("live")
-    stray.create_upload("acme/ab/" + "0" * 32, deadline=Deadline(20))
+    stray.create_upload("acme/00/" + "0" * 32, deadline=Deadline(20))
     context = SweepContext(
         db=s3.db,
         catalogue=s3.catalogue,

@@ -295,7 +295,7 @@ def test_open_upload_of_an_ended_task_goes(stand: Stand) -> None:
 
 def test_open_upload_under_our_kind_of_key_that_nobody_names_goes(stand: Stand) -> None:
     inner = stand.channels.faulty["a"].inner
-    inner.create_upload("acme/ab/" + "0" * 32, deadline=Deadline(5))
+    inner.create_upload("acme/00/" + "0" * 32, deadline=Deadline(5))
     inner.create_upload("somebody/elses/file", deadline=Deadline(5))
     sweeps = sweeper(stand)
     passes(sweeps)
@@ -305,7 +305,7 @@ def test_open_upload_under_our_kind_of_key_that_nobody_names_goes(stand: Stand) 
 
 
 def test_error_while_listing_uploads_aborts_nothing_anywhere(stand: Stand) -> None:
-    stand.channels.faulty["a"].inner.create_upload("acme/ab/" + "0" * 32, deadline=Deadline(5))
+    stand.channels.faulty["a"].inner.create_upload("acme/00/" + "0" * 32, deadline=Deadline(5))
     sweeps = sweeper(stand)
     passes(sweeps)
     stand.channels.faulty["b"].fail_always(DOWN, "list_uploads")
