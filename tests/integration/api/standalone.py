@@ -1,4 +1,7 @@
-"""Serves the application until its standard input ends; prints where, and a key, as JSON."""
+"""Serves the application until its standard input ends; prints where, and a key, as JSON.
+
+Further arguments are failpoints to arm.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from pathlib import Path
 
 import structlog
 
+from shared.core.failpoints import arm
 from tests.integration.api.stack import running_stack
 
 if __name__ == "__main__":
     # Standard output carries one line for the parent, who reads no further.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    url, redis_url, namespace, root = sys.argv[1:5]
+    url, redis_url, namespace, root, *points = sys.argv[1:]
     with running_stack(url, redis_url, namespace, Path(root)) as stack:
+        arm(",".join(points))
         print(json.dumps({"url": f"{stack.address.url}/v1", "secret": stack.secret()}), flush=True)
         sys.stdin.read()
