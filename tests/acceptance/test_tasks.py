@@ -121,3 +121,19 @@ def test_lists_are_filtered_and_paged(product: Product, tenant: Tenant) -> None:
     assert (failed.code, failed.out) == (0, "no tasks\n")
     buckets = product.blox("buckets", "list", "--tenant", tenant.name, "-o", "json")
     assert [row["name"] for row in json.loads(buckets.out)] == ["files"]
+
+
+def test_regions_are_drained_on_the_command_line(product: Product, tenant: Tenant) -> None:
+    tenant.bucket("far", "main", region="eu")
+    waiting = tenant.put("far/k", b"x")
+
+    listed = product.blox("regions", "list", "-o", "json")
+    assert "eu" in [row["region"] for row in json.loads(listed.out)]
+    drained = product.blox("regions", "drain", "eu", "-o", "json")
+
+    assert (drained.code, json.loads(drained.out)["moved"]) == (0, 1), drained.err
+    assert tenant.ended(waiting["task_id"])["state"] == "completed"
+    assert product.blox("regions", "drain", "eu", "--to", "eu").code != 0
+    assert product.blox("regions", "reopen", "eu").code == 0
+    # Nobody consumes that region here: for the tests that follow it is drained.
+    assert product.blox("regions", "drain", "eu").code == 0
