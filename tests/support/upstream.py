@@ -51,6 +51,28 @@ def redirect(location: str, status: str = "302 Found") -> Script:
     return answer(status=status, Location=location)
 
 
+def ranged(
+    body: bytes,
+    *,
+    etag: str = '"v1"',
+    shift: int = 0,
+    total: int = 0,
+    status: str = "206 Partial Content",
+) -> Script:
+    """Serve ranges to the end, perhaps not quite as they should be; all of it without one."""
+
+    def script(connection: socket.socket, asked: Asked) -> None:
+        asked_range = asked.headers.get("range")
+        if asked_range is None or status.startswith("200"):
+            answer(body, ETag=etag)(connection, asked)
+            return
+        start = int(asked_range.removeprefix("bytes=").removesuffix("-")) + shift
+        span = f"bytes {start}-{len(body) - 1}/{len(body) + total}"
+        answer(body[start:], status=status, ETag=etag, Content_Range=span)(connection, asked)
+
+    return script
+
+
 class Upstream:
     """The server. `routes` are scripts by path; whatever has none is a 404."""
 

@@ -41,6 +41,7 @@ class PullJob:
     rule: StoredRule
     max_bytes: int | None
     segments: tuple[Segment, ...]
+    age_seconds: float
     is_lost: bool
 
 
@@ -66,6 +67,7 @@ def read_pull(session: Session, pull_id: int, *, task_id: int) -> PullJob | None
     rule = _rule(bucket, pull)
     assert bucket is not None
     limits = [limit for limit in (rule.max_bytes, bucket.max_object_bytes) if limit is not None]
+    now = session.execute(sa.select(utc_clock())).scalar_one()
     generation = session.scalar(
         sa.select(ObjectRow.generation).where(
             ObjectRow.bucket_id == bucket.id, ObjectRow.key == pull.key
@@ -79,6 +81,7 @@ def read_pull(session: Session, pull_id: int, *, task_id: int) -> PullJob | None
         rule=rule,
         max_bytes=min(limits, default=None),
         segments=segments_of(session, pull.id),
+        age_seconds=(now - pull.created_at).total_seconds(),
         is_lost=(generation or 0) != pull.generation,
     )
 

@@ -69,7 +69,7 @@ class PullHooks:
         if pull.state != PullState.OPEN and _is_another_open(session, pull):
             raise ConflictError("the key is being pulled already", code="pull_open")
         pull.state, pull.error_code, pull.ended_at = PullState.OPEN, None, None
-        pull.task_id = task.id
+        pull.task_id, pull.created_at = task.id, utc_clock()
         pull.generation = 0 if locked is None else locked.row.generation
         forget_miss(session, pull.bucket_id, pull.key)
         session.flush()

@@ -19,13 +19,14 @@ from shared.catalog.models import (
     by_index,
 )
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
+from shared.catalog.sweeps.origins import page_of_open_pulls
 from shared.core.errors import BloxError
 from shared.outbox.schema import tasks
 from shared.outbox.settling import SettleTask, kind_of
 from shared.outbox.states import State
 
 #: Queues whose kinds have hooks.
-_QUEUES = ("delete", "replica", "review", "upload")
+_QUEUES = ("delete", "origin", "replica", "review", "upload")
 
 
 class Unfinished(NamedTuple):
@@ -113,6 +114,17 @@ class EndSweep:
             turn.check()
             last = waiting[-1].session_id
             yield from self._ended([one.task_id for one in waiting if one.task_id])
+
+        last = 0
+        while pulls := self._pulls(last):
+            turn.check()
+            last = pulls[-1][0]
+            yield from self._ended([task_id for _, task_id in pulls if task_id])
+
+    def _pulls(self, after: int) -> Sequence[tuple[int, int | None]]:
+        return self._db.run_session(
+            lambda session: page_of_open_pulls(session, after), read_only=True
+        )
 
     def _assemblies(self, after: int) -> Sequence[Waiting]:
         return self._db.run_session(lambda session: page_of_waiting(session, after), read_only=True)

@@ -8,7 +8,7 @@ from itertools import islice
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.models import UploadPart, Version, VersionState, utc_clock
+from shared.catalog.models import OriginSegment, UploadPart, Version, VersionState, utc_clock
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
 from shared.core.clock import utc_now
 
@@ -85,7 +85,7 @@ class StagingSweep:
 
 
 def named(session: Session, keys: Sequence[str]) -> set[str]:
-    """Return those of the keys that a version or a part of an upload needs.
+    """Return those of the keys that a version, a part of an upload or an open pull needs.
 
     A quarantine that is over needs nothing.
     """
@@ -93,6 +93,8 @@ def named(session: Session, keys: Sequence[str]) -> set[str]:
     parts = set(
         session.scalars(sa.select(UploadPart.staging_key).where(UploadPart.staging_key.in_(keys)))
     )
+    segments = sa.select(OriginSegment.staging_key).where(OriginSegment.staging_key.in_(keys))
+    parts |= set(session.scalars(segments))
     found = session.scalars(
         sa.select(Version.staging_key).where(
             Version.staging_key.in_(keys),

@@ -16,6 +16,7 @@ from shared.catalog.sweeps.context import Pass, SweepContext
 from shared.catalog.sweeps.ends import EndSweep
 from shared.catalog.sweeps.holds import HoldSweep
 from shared.catalog.sweeps.locations import LocationSweep
+from shared.catalog.sweeps.origins import OriginSweep
 from shared.catalog.sweeps.reviews import ReviewSweep
 from shared.catalog.sweeps.sessions import SessionSweep
 from shared.catalog.sweeps.staging import StagingSweep
@@ -65,6 +66,7 @@ class Sweeper:
             UploadSweep(context),
             BodySweep(context),
             SessionSweep(context),
+            OriginSweep(context),
             StagingSweep(context),
             AnswerSweep(context),
         )
