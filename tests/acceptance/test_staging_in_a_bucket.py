@@ -20,6 +20,8 @@ from tests.servers.rgw import CephRGW
 from tests.support.eventually import eventually
 
 MIB = 1024 * 1024
+#: Slow enough that a kill meets the middle of a large file.
+PACE = 24 * MIB
 FORBIDDEN = b"some forbidden words"
 #: Rejected bytes stay in staging: their quarantine lasts for days.
 QUARANTINED = len(FORBIDDEN)
@@ -34,7 +36,7 @@ def diskless(
 ) -> Iterator[Product]:
     """The stack with staging in a bucket."""
     run = uuid.uuid4().hex[:12]
-    buckets = {name: f"{name}-{run}" for name in ("main", "slow", "staging")}
+    buckets = {name: f"{name}-{run}" for name in ("main", "slow", "paced", "staging")}
     database = mariadb.create_database()
     staging = {
         "kind": "s3",
@@ -53,13 +55,18 @@ def diskless(
         "BLOX_SCHEDULER__CLEANUP_SECONDS": "1",
         "BLOX_SWEEPS__MIN_AGE_SECONDS": "1",
         "BLOX_OUTBOX__SCAN_SECONDS": "0.5",
+        "BLOX_OUTBOX__LEASE_SECONDS": "4",
+        "BLOX_OUTBOX__RENEW_SECONDS": "1",
+        "BLOX_OUTBOX__RECOVERY_MIN_SECONDS": "0.1",
+        "BLOX_OUTBOX__RECOVERY_MAX_SECONDS": "0.5",
         **{f"BLOX_STAGING__{name.upper()}": value for name, value in staging.items()},
         **s3_variables("main", rgw.server, buckets["main"]),
         **s3_variables("slow", rgw.server, buckets["slow"], bandwidth_bytes_per_second=str(SLOW)),
+        **s3_variables("paced", rgw.server, buckets["paced"], bandwidth_bytes_per_second=str(PACE)),
     }
     directory = Path(tmp_path_factory.mktemp("diskless"))
     stack = EmbeddedStack(
-        directory, variables=variables, workers={"upload": 1, "review": 1, "delete": 1}
+        directory, variables=variables, workers={"upload": 2, "review": 1, "delete": 1}
     )
     engine = sa.create_engine(variables["BLOX_DATABASE_URL"])
     try:
@@ -150,3 +157,33 @@ def test_a_killed_api_leaves_only_what_the_cleanup_removes(
     ran = diskless.blox("check", "--min-age-seconds", "0", "--settle-seconds", "3")
     assert ran.code == 0, ran.out + ran.err
     assert diskless.blox("doctor").out.count("bucket") >= 1
+
+
+def test_a_killed_large_upload_goes_on_from_its_last_part_on_another_node(
+    diskless: Product, customer: Tenant
+) -> None:
+    customer.bucket("large", "paced")
+    content = random_bytes(64 * MIB + 11)
+    task_id = int(customer.put("large/a", content)["task_id"])
+    by_pid = {pid: name for name, pid in diskless.stack.pids().items()}
+
+    def parts_there() -> tuple[str, int]:
+        task = customer.task(task_id)
+        parts = [event for event in task["events"] if event["type"] == "part"]
+        assert len(parts) >= 4, task["state"]
+        return str(task["owner"]), len(parts)
+
+    owner, before = eventually(parts_there, 60)
+    # The name of a process has its number in it.
+    killed = by_pid[int(owner.rpartition(":")[0].split("-")[-2])]
+    assert killed.startswith("upload")
+    diskless.stack.kill(killed)
+    task = customer.ended(task_id)
+    assert (task["state"], task["attempt"]) == ("completed", 1), task
+    result = task["result"]
+    assert result["parts_kept"] >= before
+    assert result["parts_kept"] + result["parts_sent"] == 13
+    assert result["bytes_sent"] < len(content)
+    resumed = [event["data"] for event in task["events"] if event["type"] == "resumed"]
+    assert [one["parts_done"] >= before for one in resumed] == [True]
+    assert customer.get("large/a").content == content
