@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from services.upload import assembling
 from services.upload import handlers as uploading
 from shared.catalog.accounts import ensure_tenant
 from shared.catalog.buckets import BucketSpec, put_bucket
+from shared.catalog.channel_slots import ChannelLimits, ChannelSlots
 from shared.catalog.channels import ChannelInput, put_channel
 from shared.catalog.deletes import delete_object
 from shared.catalog.kinds import register_kinds
@@ -39,6 +41,7 @@ from shared.outbox import Execution
 from shared.outbox.cancel import supersede
 from shared.outbox.kinds import Kind
 from shared.outbox.manual import wake
+from shared.outbox.ports import Places
 from shared.outbox.schema import tasks
 from shared.outbox.settling import settle_kind
 from shared.storage.faulty import FaultyChannel
@@ -62,6 +65,7 @@ class Channels:
     """Faulty file channels by name, each behind its breaker, with switches."""
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
+        self.root = root
         self.faulty = {
             name: FaultyChannel(FileChannel(root / name, name=name, create=True)) for name in names
         }
@@ -75,6 +79,10 @@ class Channels:
         if name in self.gone or name not in self._open:
             return None
         return self._open[name], name not in self.disabled
+
+    def limit(self, name: str, max_running: int) -> None:
+        """Let so many executions use a channel at a time; its breaker stays as it is."""
+        self._open[name] = replace(self._open[name], max_running=max_running)
 
     def names(self) -> list[str]:
         """Return all names."""
@@ -94,11 +102,24 @@ class Stand:
     """One worker process's view of one tenant."""
 
     def __init__(
-        self, url: str, root: Path, *, node: str = "node-1", grace_seconds: float = 0.0
+        self,
+        url: str,
+        root: Path,
+        *,
+        node: str = "node-1",
+        grace_seconds: float = 0.0,
+        places: Places | None = None,
     ) -> None:
-        self.bench = Bench(url, "redis://127.0.0.1:1", node=node)
-        self.catalogue = register_kinds(self, grace_seconds=grace_seconds)
         self.channels = Channels(root / "channels", ["a", "b", "c"])
+        self.bench = Bench(
+            url,
+            "redis://127.0.0.1:1",
+            node=node,
+            places=places,
+            limits=ChannelLimits(self.channels),
+        )
+        self.slots = ChannelSlots(self.bench.resources)
+        self.catalogue = register_kinds(self, grace_seconds=grace_seconds)
         self.staging = Staging(FileChannel(root / "staging", name="staging"))
         self.staging.prepare(deadline=Deadline(10))
         self.db = self.bench.context.db
@@ -107,6 +128,7 @@ class Stand:
             catalogue=self.catalogue,
             channels=self.channels,
             staging=self.staging,
+            slots=self.slots,
             tries_per_channel=3,
         )
         self.secrets = SecretBox(SECRET_KEY)
@@ -262,7 +284,7 @@ class Stand:
 
     def waiting(self, queue: str) -> list[int]:
         """Return the ids of a queue's waiting tasks, ascending."""
-        states = ("pending", "scheduled", "dispatching", "dispatched")
+        states = ("pending", "scheduled", "blocked", "dispatching", "dispatched")
         return self.look(
             lambda session: list(
                 session.scalars(

@@ -75,6 +75,19 @@ def repair(
     return True
 
 
+def anew(session: Session, catalogue: Catalogue, row: Replica, *, region: str) -> bool:
+    """Give a row of a locked, live blob a new task, unless its copy is there; tells whether."""
+    place = stored_on(session, row.blob_id, row.channel, besides=row.lost_location_id)
+    if place is not None and row.lost_location_id is None:
+        complete(row, place)
+        session.flush()
+        return False
+    is_repair = row.lost_location_id is not None
+    kind = REPLICA_REPAIR if is_repair else REPLICA_COPY
+    _begin(session, catalogue, row, region=region, kind=kind)
+    return True
+
+
 def find(session: Session, blob_id: int, channel: str) -> Replica | None:
     """Return the replica row of a locked blob on a channel."""
     return session.scalars(
