@@ -96,9 +96,10 @@ class RestoreBlob(pydantic.BaseModel):
 
 
 class RunRestore(pydantic.BaseModel):
-    """Bring a bucket or prefix back, or search it for lost content."""
+    """Bring a bucket or prefix back, or search it for lost content, `deep`: with every byte."""
 
     restore_id: int
+    deep: bool = False
 
 
 class CopyReplica(pydantic.BaseModel):

@@ -19,9 +19,25 @@ from services.backup.deps import Deps
 from services.backup.handlers import run as run_backup
 from services.backup.items import back_up
 from services.backup.pruning import prune
+from services.restore.deps import Deps as RestoreDeps
+from services.restore.handlers import restore_blob
+from services.restore.runs import run_restore
 from shared.catalog.backup_policy import BackupPolicy
 from shared.catalog.backups.runs import enqueue_prune, manual_slot, open_run
-from shared.catalog.models import BackupContent, BackupItem, BackupRun, BlobRef, Bucket, HolderKind
+from shared.catalog.models import (
+    BackupContent,
+    BackupItem,
+    BackupRun,
+    BlobRef,
+    Bucket,
+    HolderKind,
+    Loss,
+    Restore,
+    RestoreItem,
+)
+from shared.catalog.restores.losses import FoundBy, report_loss
+from shared.catalog.restores.runs import RestoreSpec, open_restore
+from shared.core.clock import Deadline
 from shared.core.failpoints import arm
 from shared.outbox import Execution
 from shared.outbox.settling import settle_kind
@@ -41,6 +57,13 @@ class BackupStand(Stand):
         self.backup = Deps(
             db=self.db, catalogue=self.catalogue, channels=self.channels, page_versions=3
         )
+        self.restore = RestoreDeps(
+            db=self.db,
+            catalogue=self.catalogue,
+            channels=self.channels,
+            staging=self.staging,
+            page_entries=3,
+        )
 
     def handler(self, kind: str) -> Callable[[Execution, Any], Any]:
         """Return the bound handler of a kind."""
@@ -48,6 +71,9 @@ class BackupStand(Stand):
             "backup.run": lambda e, p: run_backup(e, p, self.backup),
             "backup.item": lambda e, p: back_up(e, p, self.backup),
             "backup.prune": lambda e, p: prune(e, p, self.backup),
+            "restore.blob": lambda e, p: restore_blob(e, p, self.restore),
+            "restore.run": lambda e, p: run_restore(e, p, self.restore),
+            "restore.settle": settle_kind("restore", self.bench.context).handler,
             "backup.settle": settle_kind("backup", self.bench.context).handler,
         }
         return handlers[kind] if kind in handlers else super().handler(kind)
@@ -106,6 +132,61 @@ class BackupStand(Stand):
             )
         )
         return [self.work(task_id) for task_id in self.waiting("backup")]
+
+    # -- restores ------------------------------------------------------------------------------
+
+    def lose(self, version_id: int, *, channel: str = "a") -> None:
+        """Remove a stored version's bytes from a channel, as an accident would."""
+        for location in self.locations(self.version(version_id).blob_id):
+            if (location.channel, location.state) == (channel, "stored"):
+                self.channels.faulty[channel].inner.delete(location.key, deadline=Deadline(10))
+
+    def empty(self, channel: str) -> None:
+        """Remove every key of a channel."""
+        for key in self.channels.keys(channel):
+            self.channels.faulty[channel].inner.delete(key, deadline=Deadline(10))
+
+    def report(self, version_id: int, found_by: FoundBy = FoundBy.READ) -> int | None:
+        """Report a version's location on the channel `a` as lost; returns its restore task."""
+        (location,) = [
+            one
+            for one in self.locations(self.version(version_id).blob_id)
+            if (one.channel, one.state) == ("a", "stored")
+        ]
+
+        def write(session: Session) -> int | None:
+            loss_id = report_loss(
+                session, self.catalogue, location_id=location.id, found_by=found_by
+            )
+            return None if loss_id is None else session.get_one(Loss, loss_id).task_id
+
+        return self.db.run_session(write)
+
+    def losses(self) -> list[Loss]:
+        """Return all losses by id."""
+        return self.look(lambda session: list(session.scalars(sa.select(Loss).order_by(Loss.id))))
+
+    def bring_back(self, bucket_id: int, *, at: Any = None, **spec: Any) -> Restore:
+        """Restore a bucket as the spec says, to the end; returns the restore's row."""
+
+        def write(session: Session) -> Restore:
+            bucket = session.get_one(Bucket, bucket_id)
+            return open_restore(session, self.catalogue, bucket, RestoreSpec(**spec), at=at)
+
+        begun = self.db.run_session(write)
+        assert begun.task_id is not None
+        self.work(begun.task_id)
+        return self.restore_row(begun.id)
+
+    def restore_row(self, restore_id: int) -> Restore:
+        """Return a restore."""
+        return self.look(lambda session: session.get_one(Restore, restore_id))
+
+    def outcomes(self, restore_id: int) -> dict[str, str]:
+        """Return what became of each key that a restore has met."""
+        statement = sa.select(RestoreItem).where(RestoreItem.restore_id == restore_id)
+        rows = self.look(lambda session: list(session.scalars(statement)))
+        return {row.key: row.outcome for row in rows}
 
     # -- what is there -------------------------------------------------------------------------
 

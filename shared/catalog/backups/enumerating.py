@@ -32,6 +32,7 @@ from shared.catalog.models import (
     utc_clock,
 )
 from shared.catalog.payloads import BACKUP_ITEM, BackUpItem
+from shared.catalog.regions import region_of
 from shared.core.errors import SupersededError
 
 #: Versions of one page; its transaction locks as many blobs at most.
@@ -97,7 +98,7 @@ class PageCommit:
             # Another execution of this task was faster, and has lost its fence since.
             return Cursor.load(run.cursor)
         bucket = session.get(Bucket, run.bucket_id)
-        region = "" if bucket is None else bucket.region
+        region = "" if bucket is None else region_of(session, bucket, "backup")
         missed = 0
         for version in sorted(self._versions, key=lambda one: one.blob_id):
             if version.blob_id in self._known:

@@ -45,6 +45,9 @@ class RestoreSpec(pydantic.BaseModel):
         pydantic.Field(ge=1, le=2**63 - 1, description="A backup run, in place of `at`."),
     ] = None
     policy: Policy = "never"
+    deep: bool = pydantic.Field(
+        default=False, description="`content`: read every copy and compare its SHA-256."
+    )
     dry_run: bool = pydantic.Field(
         default=False, description="Count keys and bytes only; nothing is written."
     )
@@ -94,7 +97,7 @@ def open_restore(
     restore.task_id = catalogue.tasks.enqueue(
         session,
         RESTORE_RUN,
-        RunRestore(restore_id=restore.id),
+        RunRestore(restore_id=restore.id, deep=spec.deep),
         tenant_id=bucket.tenant_id,
         region=region_of(session, bucket, "restore"),
         trace_parent=trace_parent,

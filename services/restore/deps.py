@@ -1,0 +1,25 @@
+"""What the handlers of the restore service work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.catalog.context import Catalogue
+from shared.catalog.erasing import ChannelBook
+from shared.outbox.db import Database
+from shared.storage.staging import Staging
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deps:
+    """The database, the catalogue, channels and staging.
+
+    `page_entries` are dealt with before the cursor is written; `page_seconds` bounds that as well.
+    """
+
+    db: Database
+    catalogue: Catalogue
+    channels: ChannelBook
+    staging: Staging
+    page_entries: int = 200
+    page_seconds: float = 5.0

@@ -1,0 +1,80 @@
+"""A deleted content's bytes from a backup target into staging, hashed on the way."""
+
+from __future__ import annotations
+
+import hashlib
+
+import structlog
+
+from services.restore.deps import Deps
+from shared.catalog.backups.contents import note_damage
+from shared.catalog.backups.manifest import Entry
+from shared.catalog.restores.blobs import HeldCopy, held_copies
+from shared.core.errors import RequestError
+from shared.outbox import Execution
+from shared.storage.errors import ChannelError, ObjectMissing, SourceUnavailable
+
+_log = structlog.get_logger("restore")
+
+
+class _Damaged(Exception):
+    """What the target keeps are other bytes."""
+
+
+def fetch(execution: Execution, deps: Deps, tenant_id: str, entry: Entry) -> str | None:
+    """Bring an entry's bytes into staging, from any target that has them; returns the file's key.
+
+    None when no target has the right bytes any more: those that should are noted as damaged.
+    Raises SourceUnavailable when one that may have them does not answer, and ChannelFull.
+    """
+    candidates = deps.db.run_session(
+        lambda session: held_copies(session, tenant_id, entry.sha256, entry.size), read_only=True
+    )
+    away: list[str] = []
+    for held in sorted(candidates, key=lambda one: one.content_id != entry.content):
+        execution.check()
+        try:
+            return _from(execution, deps, held, entry)
+        except (ObjectMissing, _Damaged) as error:
+            _note(deps, held, error)
+        except _Away as error:
+            away.append(f"{held.target}: {error}")
+    if away:
+        raise SourceUnavailable("a backup target does not answer", reasons="; ".join(away))
+    return None
+
+
+class _Away(Exception):
+    """The target cannot be read now."""
+
+
+def _from(execution: Execution, deps: Deps, held: HeldCopy, entry: Entry) -> str:
+    found = deps.channels.find(held.target)
+    if found is None:
+        raise _Away("the channel is gone")
+    digest = hashlib.sha256()
+    with deps.staging.writer(declared_size=entry.size) as writer:
+        try:
+            with found[0].channel.get(
+                held.key, start=0, length=entry.size, deadline=execution.deadline
+            ) as chunks:
+                for chunk in chunks:
+                    execution.check()
+                    digest.update(chunk)
+                    writer.write(chunk)
+        except ObjectMissing:
+            raise
+        except ChannelError as error:
+            if error.code == "short_read":
+                raise _Damaged("the object is short") from error
+            raise _Away(str(error)) from error
+        except RequestError as error:
+            raise _Damaged(str(error)) from error
+        if digest.hexdigest() != entry.sha256:
+            raise _Damaged(f"SHA-256 {digest.hexdigest()}")
+        return writer.finish().key
+
+
+def _note(deps: Deps, held: HeldCopy, error: Exception) -> None:
+    _log.error("backup_damaged", content_id=held.content_id, target=held.target, error=str(error))
+    deps.db.run_session(lambda session: note_damage(session, held.content_id, detail=str(error)))

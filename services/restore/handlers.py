@@ -1,0 +1,165 @@
+"""One lost copy: is it really lost, then another copy or the newest backup that has it, proven.
+
+The new bytes stand under a fresh key; the commit takes the lost location out and needs the blob to
+be live. Nothing is skipped silently: what nobody has any more is listed and alarms.
+"""
+
+from __future__ import annotations
+
+import structlog
+from sqlalchemy.orm import Session
+
+from services.restore.deps import Deps
+from shared.catalog import fenced
+from shared.catalog.backups.contents import note_damage
+from shared.catalog.copying import Copied, CopyDeps, Damage, NoSource, copy_blob
+from shared.catalog.payloads import RestoreBlob
+from shared.catalog.restores.blobs import LossCommit, LossJob, note_present, read_loss
+from shared.catalog.restores.losses import lock_blob_and_loss
+from shared.core.failpoints import failpoint
+from shared.core.outcomes import Fail, Retry, Snooze
+from shared.outbox import Execution
+from shared.outbox.completion import Completion
+from shared.storage.errors import BreakerOpen, ChannelError, ChecksumMismatch, ObjectMissing
+from shared.storage.verify import verify
+
+__all__ = ["Deps", "restore_blob"]
+
+UNRECOVERABLE = "unrecoverable"
+#: Errors of a look at the lost copy that prove it lost.
+_LOST = (ObjectMissing, ChecksumMismatch)
+
+_log = structlog.get_logger("restore")
+
+
+def restore_blob(
+    execution: Execution, payload: RestoreBlob, deps: Deps
+) -> Snooze | Retry | Fail | None:
+    """Restore one lost copy and complete the task in the commit that makes it count.
+
+    Ends superseded when the blob is not live any more, waits uncounted for channels that are left
+    alone, and fails as `unrecoverable` when no copy and no backup has the content.
+    """
+    failpoint("restore.claimed")
+    job = deps.db.run_session(lambda session: read_loss(session, payload.loss_id), read_only=True)
+    if job is None:
+        return None
+    try:
+        is_there = _is_there(execution, job, deps)
+    except BreakerOpen as error:
+        return Snooze(error.retry_after_seconds + 0.1, reason=str(error))
+    if is_there:
+        _present(execution, job, deps)
+        return None
+    failpoint("restore.after_look")
+    target = _target(job, deps)
+    try:
+        answer = copy_blob(execution, _copying(job, deps), job.copy(target))
+    except NoSource as error:
+        return _hopeless(job, error, deps)
+    if isinstance(answer, Snooze):
+        return answer
+    failpoint("restore.before_commit")
+    _commit(execution, job, target, answer, deps)
+    failpoint("restore.after_commit")
+    return None
+
+
+def _is_there(execution: Execution, job: LossJob, deps: Deps) -> bool:
+    """Tell whether the bytes are right after all. Raises when the channel does not say."""
+    found = deps.channels.find(job.channel)
+    if found is None:
+        return False
+    try:
+        verify(
+            found[0],
+            job.key,
+            size=job.size_bytes,
+            sha256=job.sha256,
+            check=execution.check,
+            deadline=execution.deadline,
+        )
+    except _LOST:
+        return False
+    except ChannelError as error:
+        if error.code == "short_read":
+            return False
+        raise
+    return True
+
+
+def _present(execution: Execution, job: LossJob, deps: Deps) -> None:
+    def write(tx: Completion) -> None:
+        note_present(tx.session, job.loss_id)
+        tx.result = {"is_present": True}
+
+    fenced.complete(
+        execution,
+        deps.db,
+        lock=lambda session: lock_blob_and_loss(session, job.loss_id),
+        body=write,
+    )
+
+
+def _target(job: LossJob, deps: Deps) -> str:
+    """Return the first channel that takes new bytes now: where it was, else the bucket's order."""
+    for name in job.channels:
+        found = deps.channels.find(name)
+        if found is not None and found[1]:
+            return name
+    return job.channel
+
+
+def _copying(job: LossJob, deps: Deps) -> CopyDeps:
+    def on_damage(damage: Damage) -> None:
+        held = job.held_as(damage.source)
+        if held is None:
+            return  # Another lost location: its own report finds it.
+        is_news = deps.db.run_session(
+            lambda session: note_damage(session, held.content_id, detail=damage.code)
+        )
+        if is_news:
+            _log.error(
+                "backup_damaged", content_id=held.content_id, target=held.target, code=damage.code
+            )
+
+    return CopyDeps(db=deps.db, channels=deps.channels, points="restore", on_damage=on_damage)
+
+
+def _hopeless(job: LossJob, error: NoSource, deps: Deps) -> Retry | Fail:
+    """Give a content up for now, unless a copy has come up meanwhile."""
+
+    def is_news(session: Session) -> bool:
+        again = read_loss(session, job.loss_id)
+        if again is None:
+            return True
+        tried = {(one.channel, one.key) for one in job.copy(job.channel).sources}
+        return any((one.channel, one.key) not in tried for one in again.copy(job.channel).sources)
+
+    if deps.db.run_session(is_news, read_only=True):
+        return Retry(after_seconds=0.0, reason=str(error))
+    _log.error(
+        "content_unrecoverable",
+        loss_id=job.loss_id,
+        blob_id=job.blob_id,
+        channel=job.channel,
+        sha256=job.sha256,
+        size_bytes=job.size_bytes,
+    )
+    return Fail(UNRECOVERABLE, str(error))
+
+
+def _commit(execution: Execution, job: LossJob, target: str, copied: Copied, deps: Deps) -> None:
+    commit = LossCommit(job, target, copied)
+
+    def write(tx: Completion) -> None:
+        location_id = commit.apply(tx.session)
+        tx.result = {
+            "channel": target,
+            "location_id": location_id,
+            "source": copied.source.channel,
+            "bytes_sent": copied.bytes_sent,
+            "method": copied.method,
+        }
+
+    fenced.complete(execution, deps.db, lock=commit.lock, body=write)

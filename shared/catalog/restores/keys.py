@@ -1,0 +1,137 @@
+"""One key of a backup put back: what the policy says, and the new version in one transaction.
+
+The decision is made by a look, and judged again by its conditions under the key's lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.backups.manifest import Entry
+from shared.catalog.blobs import has_stored_location
+from shared.catalog.conditions import ANY, UNCONDITIONAL, Conditions
+from shared.catalog.context import Catalogue
+from shared.catalog.models import Bucket, ObjectRow, Version
+from shared.catalog.puts import Staged, lock_put, write_put
+from shared.catalog.restores.runs import Policy
+from shared.catalog.review_policy import ReviewPolicy
+from shared.catalog.verdicts import has_passed
+from shared.catalog.writing import LockedPut, PutAnswer, store_at_once
+from shared.core.errors import NotFoundError
+
+#: What becomes of an entry. `restored` and what would be, in a dry run, are the same word.
+Outcome = Literal["restored", "same", "kept", "older", "refused", "unrecoverable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be done with an entry; `conditions` hold while what was seen is still so."""
+
+    outcome: Outcome
+    conditions: Conditions = UNCONDITIONAL
+    version_id: int | None = None
+
+
+def decide(session: Session, bucket_id: int, entry: Entry, policy: Policy) -> Decision:
+    """Look what stands under the key now, and apply the policy."""
+    served = session.scalars(
+        sa.select(Version)
+        .join(ObjectRow, ObjectRow.served_version_id == Version.id)
+        .where(ObjectRow.bucket_id == bucket_id, ObjectRow.key == entry.key)
+        .execution_options(populate_existing=True)
+    ).one_or_none()
+    if served is None:
+        return Decision("restored", Conditions(if_none_match=(ANY,)))
+    is_same = (
+        served.sha256 == entry.sha256
+        and served.size_bytes == entry.size
+        and served.content_type == entry.content_type
+        and dict(served.user_metadata) == entry.metadata
+    )
+    if is_same:
+        return Decision("same", version_id=served.id)
+    if policy == "never":
+        return Decision("kept", version_id=served.id)
+    if policy == "if-newer" and entry.modified <= served.created_at:
+        return Decision("older", version_id=served.id)
+    return Decision("restored", Conditions(if_match=(served.etag,)))
+
+
+class KeyCommit:
+    """The new version of one key, from content that is stored or from staged bytes.
+
+    `staging_key` None asks for content that the tenant has stored; `apply` raises NotFoundError
+    (`content_unknown`) when it has not.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        bucket_id: int,
+        entry: Entry,
+        decision: Decision,
+        *,
+        staging_key: str | None,
+    ) -> None:
+        self._catalogue = catalogue
+        self._bucket_id = bucket_id
+        self._entry = entry
+        self._decision = decision
+        self._staging_key = staging_key
+        self._put: LockedPut | None = None
+
+    def lock(self, session: Session) -> list[int]:
+        """Lock the key and what belongs to it; returns the older tasks that this may end.
+
+        Raises PreconditionError when the key has changed since the decision, and what a PUT
+        raises.
+        """
+        entry = self._entry
+        staged = Staged(
+            key=self._staging_key or "",
+            size=entry.size,
+            sha256=entry.sha256,
+            etag=entry.etag,
+            content_type=entry.content_type,
+            metadata=entry.metadata,
+        )
+        put = lock_put(
+            session, self._bucket_id, entry.key, staged, conditions=self._decision.conditions
+        )
+        if self._staging_key is None:
+            put = replace(put, facts=replace(put.facts, staging_key=None))
+        self._put = put
+        return put.older_tasks
+
+    def apply(self, session: Session) -> PutAnswer:
+        """Write the version."""
+        put = self._put
+        if put is None:
+            raise AssertionError("apply comes after lock")
+        if self._staging_key is not None:
+            return write_put(session, self._catalogue, put)
+        winner = put.locked.winner
+        if (
+            winner is None
+            or not has_stored_location(session, winner.id)
+            or not _may_pass(session, put.bucket, self._entry)
+        ):
+            raise NotFoundError("the content is not stored here", code="content_unknown")
+        return store_at_once(session, self._catalogue, put.bucket, put.locked, put.facts)
+
+
+def _may_pass(session: Session, bucket: Bucket, entry: Entry) -> bool:
+    """Tell whether the content needs no review: where it does, it goes the way of a PUT."""
+    if bucket.review_policy is None:
+        return True
+    return has_passed(
+        session,
+        tenant_id=bucket.tenant_id,
+        sha256=entry.sha256,
+        policy=ReviewPolicy.model_validate(bucket.review_policy),
+        content_type=entry.content_type,
+    )

@@ -1,0 +1,73 @@
+"""Which manifest a restore reads, and the next one when that is damaged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.models import (
+    BackupContent,
+    BackupContentState,
+    BackupRun,
+    BackupRunState,
+    Restore,
+    RestoreState,
+)
+from shared.core.errors import SupersededError
+
+
+@dataclass(frozen=True, slots=True)
+class HeldManifest:
+    """A complete run's manifest on its target."""
+
+    run_id: int
+    content_id: int
+    target: str
+    key: str
+    size: int
+    sha256: str
+
+
+def find_manifest(session: Session, run_id: int) -> HeldManifest | None:
+    """Return a run's manifest; None when the run is pruned or the manifest damaged."""
+    row = session.execute(
+        sa.select(BackupRun, BackupContent)
+        .join(BackupContent, BackupContent.id == BackupRun.manifest_id)
+        .where(BackupRun.id == run_id, BackupRun.state == BackupRunState.COMPLETE)
+        .execution_options(populate_existing=True)
+    ).one_or_none()
+    if row is None or row[1].state != BackupContentState.STORED:
+        return None
+    run, content = row
+    return HeldManifest(
+        run.id, content.id, content.target, content.key, content.size_bytes, content.sha256
+    )
+
+
+def choose_older(session: Session, restore_id: int) -> HeldManifest | None:
+    """Let a locked restore read the next older complete run instead; None when there is none.
+
+    It begins anew: what is restored already is found to be the same.
+    """
+    restore = session.get(Restore, restore_id)
+    if restore is None or restore.state != RestoreState.OPEN or restore.run_id is None:
+        raise SupersededError("the restore is over", restore_id=restore_id)
+    present = session.get_one(BackupRun, restore.run_id)
+    older = session.scalars(
+        sa.select(BackupRun.id)
+        .where(
+            BackupRun.bucket_id == present.bucket_id,
+            BackupRun.state == BackupRunState.COMPLETE,
+            BackupRun.snapshot_at < present.snapshot_at,
+        )
+        .order_by(BackupRun.snapshot_at.desc(), BackupRun.id.desc())
+    )
+    for run_id in older:
+        found = find_manifest(session, run_id)
+        if found is not None:
+            restore.run_id, restore.cursor = run_id, None
+            session.flush()
+            return found
+    return None
