@@ -89,6 +89,7 @@ def _own_settings(channel: ChannelSettings) -> dict[str, Any]:
         "bandwidth_bytes_per_second",
         "part_bytes",
         "parallel_parts",
+        "max_running",
         "breaker_failures",
         "breaker_open_seconds",
     ):

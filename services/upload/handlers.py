@@ -5,14 +5,15 @@ The loop over channels is here, one try of one channel in `trying`, the choice i
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 from services.upload import rules
 from services.upload.rules import Candidate, Plan
 from services.upload.trying import Deps, Upload, keep, try_channel
+from shared.catalog.channel_slots import resource_of
 from shared.catalog.payloads import StoreUpload
 from shared.catalog.store import read_job
+from shared.core.errors import ResourceBusy
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Fail, Retry, Snooze
 from shared.outbox import Execution
@@ -29,8 +30,8 @@ def store(execution: Execution, payload: StoreUpload, deps: Deps) -> Retry | Sno
     """Store one version's bytes, on the first of its bucket's channels that takes them.
 
     Completes the task in the commit that makes the version current. Ends superseded when a newer
-    version won, waits uncounted while only open breakers are left, fails when every channel has
-    used its tries: the bytes then stay in staging, readable, for a manual retry.
+    version won, is parked uncounted while only full channels or open breakers are left, fails when
+    every channel has used its tries: the bytes then stay in staging, readable, for a manual retry.
     """
     failpoint("upload.claimed")
     job = deps.db.run_session(lambda session: read_job(session, payload.version_id), read_only=True)
@@ -52,8 +53,14 @@ def store(execution: Execution, payload: StoreUpload, deps: Deps) -> Retry | Sno
         if found is None:
             upload.failed_now[choice.channel] = "the channel is gone"
             continue
-        if try_channel(upload, found[0]):
-            return None
+        try:
+            with deps.slots.hold(execution, found[0]):
+                if try_channel(upload, found[0]):
+                    return None
+        except ResourceBusy as busy:
+            # An open breaker shows in the candidates by itself.
+            if not busy.after_seconds:
+                upload.full.add(choice.channel)
 
 
 def _candidates(upload: Upload) -> Sequence[Candidate]:
@@ -69,6 +76,7 @@ def _candidates(upload: Upload) -> Sequence[Candidate]:
                 name,
                 is_enabled=is_enabled,
                 is_ready=opened.ready(),
+                is_full=name in upload.full,
                 opens_in_seconds=opened.retry_after_seconds(),
             )
         )
@@ -79,9 +87,12 @@ def _give_up(upload: Upload, choice: rules.Choice) -> Retry | Snooze | Fail:
     """Answer for an execution that no channel took the bytes of."""
     reasons = "; ".join(f"{name}: {reason}" for name, reason in upload.failed_now.items())
     match choice:
-        case rules.WaitForBreaker(seconds=seconds):
-            # Spread, so that a channel that is well again is not met by all at once.
-            return Snooze(seconds + random.uniform(0.1, 1.0), reason="breakers are open")
+        case rules.WaitForPlace(channel=channel):
+            reason = f"channel {channel} has no free place"
+            return Snooze(0, reason, resource=resource_of(channel))
+        case rules.WaitForBreaker(channel=channel, seconds=seconds):
+            wait = upload.deps.slots.broken(channel, seconds)
+            return Snooze(wait, "breakers are open", resource=resource_of(channel))
         case rules.WaitForOperator():
             if upload.job.age_seconds > GIVE_UP_SECONDS:
                 return Fail("no_channel", "no channel of the bucket is enabled")

@@ -12,12 +12,14 @@ from typing import Any
 class Candidate:
     """One of a bucket's channels as it stands now.
 
-    `ready` is False while its breaker is open; then `opens_in_seconds` says for how long.
+    `is_ready` is False while its breaker is open; then `opens_in_seconds` says for how long.
+    `is_full` tells that it had no free place when it was asked.
     """
 
     name: str
     is_enabled: bool = True
     is_ready: bool = True
+    is_full: bool = False
     opens_in_seconds: float = 0.0
 
 
@@ -111,9 +113,20 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitForBreaker:
-    """All that is left are channels behind an open breaker: come back then, uncounted."""
+class WaitForPlace:
+    """What is left has no free place: be woken for the first of them, uncounted."""
 
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForBreaker:
+    """All that is left are channels behind an open breaker: come back when the first may be asked.
+
+    That counts nothing.
+    """
+
+    channel: str
     seconds: float
 
 
@@ -132,7 +145,7 @@ class AllSpent:
     """No channel has a try left."""
 
 
-Choice = Use | WaitForBreaker | TryLater | WaitForOperator | AllSpent
+Choice = Use | WaitForPlace | WaitForBreaker | TryLater | WaitForOperator | AllSpent
 
 
 def choose(
@@ -144,7 +157,8 @@ def choose(
 ) -> Choice:
     """Choose among a bucket's channels, given in its order of preference.
 
-    A try that was cut short goes on first, also when it was its channel's last one.
+    A try that was cut short goes on first, also when it was its channel's last one; what it has
+    sent is worth waiting for a place.
     """
     current = plan.current.channel if plan.current else None
 
@@ -157,10 +171,17 @@ def choose(
     enabled = [one for one in left if one.is_enabled]
     if not enabled:
         return WaitForOperator()
-    usable = [one for one in enabled if one.is_ready and one.name not in failed_now]
+    asked = [one for one in enabled if one.is_ready and one.name not in failed_now]
+    usable = [one.name for one in asked if not one.is_full]
+    full = [one.name for one in asked if one.is_full]
+    if plan.current is not None and plan.current.progress and current in full:
+        return WaitForPlace(plan.current.channel)
     if usable:
-        names = [one.name for one in usable]
-        return Use(current if current in names else names[0])
+        return Use(current if current in usable else usable[0])
+    if full:
+        return WaitForPlace(full[0])
     if any(one.is_ready for one in enabled):
         return TryLater()
-    return WaitForBreaker(min(one.opens_in_seconds for one in enabled))
+    # Of those that may be asked at about the same time, the preferred one.
+    soonest = min(enabled, key=lambda one: round(one.opens_in_seconds))
+    return WaitForBreaker(soonest.name, soonest.opens_in_seconds)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from services.upload.rules import OpenTry, Plan
 from shared.catalog import fenced, intents
+from shared.catalog.channel_slots import ChannelSlots
 from shared.catalog.context import Catalogue
 from shared.catalog.erasing import ChannelBook
 from shared.catalog.limits import TRIES_PER_CHANNEL
@@ -42,6 +43,7 @@ class Deps:
     catalogue: Catalogue
     channels: ChannelBook
     staging: Staging
+    slots: ChannelSlots = field(default_factory=ChannelSlots)
     tries_per_channel: int = TRIES_PER_CHANNEL
 
 
@@ -54,6 +56,8 @@ class Upload:
     job: Job
     plan: Plan
     failed_now: dict[str, str] = field(default_factory=dict)
+    #: Channels without a free place, as far as this execution has asked.
+    full: set[str] = field(default_factory=set)
 
 
 class UploadRows(LocationRows):

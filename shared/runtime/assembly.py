@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from shared.catalog.channel_catalogue import ChannelCatalogue
+from shared.catalog.channel_slots import ChannelLimits, ChannelSlots
 from shared.catalog.kinds import RegisteredCatalogue, register_kinds
 from shared.catalog.secret_box import SecretBox
+from shared.coordination.slots import COMMAND_SECONDS, SLOT_SECONDS, RedisSlots
 from shared.outbox.outbox import Outbox
 from shared.runtime.database import build_engine
 from shared.runtime.metrics import Metrics, product_version
@@ -33,20 +35,29 @@ class Parts:
     channels: ChannelCatalogue
     staging: Staging
     secrets: SecretBox
+    slots: ChannelSlots
 
 
 def assemble(settings: Settings, metrics: Metrics, *, threads: int) -> Parts:
     """Make the parts of one process, whose `threads` use the database at a time."""
     engine = build_engine(settings, threads=threads, observe_wait=metrics.observe_pool_wait)
+    secrets = SecretBox(settings.secret_key.get_secret_value())
+    channels = ChannelCatalogue(
+        engine,
+        secrets,
+        channels=ObservedChannels(ChannelMeter(metrics)),
+        on_event=metrics.count_cache("channels"),
+    )
     outbox = Outbox(
         engine,
         settings.redis_url,
         namespace=settings.namespace,
         settings=settings.outbox,
         version=product_version(),
+        places=open_slots(settings),
+        limits=ChannelLimits(channels),
     )
     outbox.subscribe(metrics.on_signal)
-    secrets = SecretBox(settings.secret_key.get_secret_value())
     return Parts(
         settings=settings,
         engine=engine,
@@ -56,14 +67,21 @@ def assemble(settings: Settings, metrics: Metrics, *, threads: int) -> Parts:
             grace_seconds=settings.grace_seconds,
             switched_off=settings.services.switched_off,
         ),
-        channels=ChannelCatalogue(
-            engine,
-            secrets,
-            channels=ObservedChannels(ChannelMeter(metrics)),
-            on_event=metrics.count_cache("channels"),
-        ),
+        channels=channels,
         staging=open_staging(settings, node=lambda: outbox.context.node),
         secrets=secrets,
+        slots=ChannelSlots(outbox.resources),
+    )
+
+
+def open_slots(settings: Settings) -> RedisSlots:
+    """Return the slots; nothing is connected before their first use."""
+    return RedisSlots(
+        settings.redis_url,
+        settings.namespace,
+        # The epoch must outlive a beat, and a token the epoch.
+        slot_seconds=max(SLOT_SECONDS, 4 * settings.outbox.renew_seconds),
+        command_seconds=min(COMMAND_SECONDS, settings.outbox.redis_timeout_seconds),
     )
 
 

@@ -123,6 +123,8 @@ class ApiSettings(Group):
     #: Open uploads in parts of one tenant.
     max_open_uploads: int = pydantic.Field(10_000, ge=1)
     cors_origins: str = ""
+    #: Requests of one process that wait for objects on their way from origins.
+    max_origin_waiters: int = pydantic.Field(1000, ge=0)
     docs: bool = True
 
 
@@ -159,6 +161,9 @@ class SchedulerSettings(Group):
 
     statistics_seconds: float = pydantic.Field(10.0, gt=0)
     cleanup_seconds: float = pydantic.Field(3600.0, gt=0)
+    expiry_seconds: float = pydantic.Field(300.0, gt=0)
+    #: Expired objects that one run looks at.
+    expiry_objects: int = pydantic.Field(10_000, ge=1)
 
 
 class SweepSettings(Group):

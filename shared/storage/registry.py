@@ -33,6 +33,8 @@ class OpenChannel:
     parallel_parts: int
     upload_limit: TokenBucket | None
     download_limit: TokenBucket | None
+    #: Executions that may use it at a time, over all processes; 0 is no limit.
+    max_running: int = 0
 
     @property
     def name(self) -> str:
@@ -68,6 +70,7 @@ class OpenChannel:
             parallel_parts=tuning.parallel_parts or _PARALLEL_PARTS.get(channel.kind, 1),
             upload_limit=TokenBucket(rate) if rate else None,
             download_limit=TokenBucket(rate) if rate else None,
+            max_running=tuning.max_running,
         )
 
 

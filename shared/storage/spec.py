@@ -27,6 +27,8 @@ PART_BYTES = 16 * 1024 * 1024
 S3_LEAST_PART_BYTES = 5 * 1024 * 1024
 #: A longer pause would leave a channel alone that has long been well.
 LONGEST_OPEN_SECONDS = 86_400.0
+#: Above this it is no limit.
+MOST_RUNNING = 100_000
 
 _MOST = 2**63 - 1
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}\Z")
@@ -54,6 +56,8 @@ class Tuning:
     #: Bytes per second of all transfers of this channel in one process, each direction; 0 is no
     #: limit.
     bandwidth_bytes_per_second: int = 0
+    #: Executions that may use it at a time, over all processes; 0 is no limit.
+    max_running: int = 0
     breaker_failures: int = FAILURES
     breaker_open_seconds: float = OPEN_SECONDS
 
@@ -78,6 +82,7 @@ def read_tuning(spec: ChannelSpec) -> Tuning:
     _demand(spec, "part_bytes", least <= tuning.part_bytes <= 5 * 1024**3)
     _demand(spec, "parallel_parts", 0 <= tuning.parallel_parts <= 16)
     _demand(spec, "bandwidth_bytes_per_second", tuning.bandwidth_bytes_per_second >= 0)
+    _demand(spec, "max_running", 0 <= tuning.max_running <= MOST_RUNNING)
     _demand(spec, "breaker_failures", tuning.breaker_failures >= 1)
     _demand(spec, "breaker_open_seconds", 0 < tuning.breaker_open_seconds <= LONGEST_OPEN_SECONDS)
     return tuning

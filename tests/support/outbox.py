@@ -182,7 +182,8 @@ class Bench(ExecutionPorts):
         dialect = self.context.db.dialect
         text = dialect.sql(
             "UPDATE tasks SET state = 'running', owner = {p}, fence = fence + 1, "
-            "lease_until = {clock_plus}, started_at = {clock}, dispatch_id = {p} "
+            "lease_until = {clock_plus}, started_at = {clock}, dispatch_id = {p}, "
+            "resource_key = NULL "
             "WHERE id = {p} AND state NOT IN ('running', 'completed', 'failed', 'cancelled')"
         )
         sent_at = monotonic()

@@ -32,7 +32,8 @@ class ChannelOrder(BaseModel):
     settings: dict[str, Any] = Field(
         default_factory=dict,
         description="`root` of a file channel; `endpoint`, `bucket`, `region` of an S3 one; "
-        "`bandwidth_bytes_per_second`, `part_bytes` of both.",
+        "`bandwidth_bytes_per_second`, `part_bytes`, `max_running` (executions that use it at a "
+        "time, 0 for no limit) of both.",
     )
     credentials: dict[str, str] | None = Field(
         None, description="Sealed at rest, never shown. Null keeps those that are stored."

@@ -149,9 +149,10 @@ def test_open_breakers_wait_without_counting(stand: Stand) -> None:
         assert found is not None
         for _ in range(3):
             found[0].breaker.failed()
-    assert stand.work(put.task_id) == "scheduled"
+    assert stand.work(put.task_id) == "blocked"
     task = stand.task(put.task_id)
-    assert (task["attempt"], task["error_code"]) == (0, "snoozed")
+    assert (task["attempt"], task["error_code"]) == (0, "parked")
+    assert task["resource_key"] == "channel:a"
     assert stand.locations() == []
     for name in ("a", "b"):
         assert stand.channels.faulty[name].calls == {}

@@ -40,6 +40,7 @@ def test_a_right_spec_is_accepted() -> None:
                 "ca_file": None,
                 "parallel_parts": 4,
                 "bandwidth_bytes_per_second": 1_000_000,
+                "max_running": 8,
             },
             KEYS,
         )
@@ -58,6 +59,8 @@ def test_a_right_spec_is_accepted() -> None:
         ("file", {"root": "/srv/f", "part_bytes": True}, "part_bytes"),
         ("file", {"root": "/srv/f", "part_bytes": 10}, "part_bytes"),
         ("file", {"root": "/srv/f", "parallel_parts": 99}, "parallel_parts"),
+        ("file", {"root": "/srv/f", "max_running": -1}, "max_running"),
+        ("file", {"root": "/srv/f", "max_running": 1.5}, "max_running"),
         ("file", {"root": "/srv/f", "breaker_failures": 0}, "breaker_failures"),
         ("file", {"root": "/srv/f", "breaker_open_seconds": 0}, "breaker_open_seconds"),
         (

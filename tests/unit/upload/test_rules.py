@@ -16,6 +16,7 @@ from services.upload.rules import (
     Use,
     WaitForBreaker,
     WaitForOperator,
+    WaitForPlace,
     choose,
 )
 
@@ -23,7 +24,9 @@ A, B = Candidate("a"), Candidate("b")
 OPEN_A = Candidate("a", is_ready=False, opens_in_seconds=7.0)
 OPEN_B = Candidate("b", is_ready=False, opens_in_seconds=3.0)
 OFF_A, OFF_B = Candidate("a", is_enabled=False), Candidate("b", is_enabled=False)
+FULL_A, FULL_B = Candidate("a", is_full=True), Candidate("b", is_full=True)
 ON_B = OpenTry("b", 9, "k")
+HALF_B = OpenTry("b", 9, "k", {"parts_done": 1})
 
 
 @pytest.mark.parametrize(
@@ -38,10 +41,21 @@ ON_B = OpenTry("b", 9, "k")
         ([A, B], {"a": 2, "b": 2}, None, set(), AllSpent()),
         ([A, B], {"a": 3, "b": 2}, None, {"a", "b"}, AllSpent()),
         ([OPEN_A, B], {}, None, set(), Use("b")),
-        ([OPEN_A, OPEN_B], {}, None, set(), WaitForBreaker(3.0)),
-        ([OPEN_A, B], {"b": 2}, None, set(), WaitForBreaker(7.0)),
+        ([OPEN_A, OPEN_B], {}, None, set(), WaitForBreaker("b", 3.0)),
+        ([OPEN_A, B], {"b": 2}, None, set(), WaitForBreaker("a", 7.0)),
+        # A place is waited for at the first of those that are full.
+        ([FULL_A, B], {}, None, set(), Use("b")),
+        ([FULL_A, FULL_B], {}, None, set(), WaitForPlace("a")),
+        ([FULL_A, FULL_B], {"a": 2}, None, set(), WaitForPlace("b")),
+        ([OPEN_A, FULL_B], {}, None, set(), WaitForPlace("b")),
+        ([A, FULL_B], {}, None, {"a"}, WaitForPlace("b")),
+        ([A, FULL_B], {"b": 2}, None, {"a"}, TryLater()),
+        ([FULL_A, OFF_B], {}, None, set(), WaitForPlace("a")),
+        # What was sent is worth waiting for, a mere intent is not.
+        ([A, FULL_B], {"b": 1}, HALF_B, set(), WaitForPlace("b")),
+        ([A, FULL_B], {"b": 1}, ON_B, set(), Use("a")),
         # Its breaker opened by the failure just counted: the others are only behind breakers.
-        ([OPEN_A, OPEN_B], {"a": 1}, None, {"a"}, WaitForBreaker(3.0)),
+        ([OPEN_A, OPEN_B], {"a": 1}, None, {"a"}, WaitForBreaker("b", 3.0)),
         ([OPEN_A, B], {}, None, {"b"}, TryLater()),
         ([OFF_A, B], {}, None, set(), Use("b")),
         ([OFF_A, OFF_B], {}, None, set(), WaitForOperator()),

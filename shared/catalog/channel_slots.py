@@ -1,0 +1,103 @@
+"""A channel as something that only so many executions use at a time, and that can be broken.
+
+Whoever uses a channel does so inside of `ChannelSlots.hold`; a channel that is full or broken then
+parks the task, without a waiting thread and without an attempt.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from shared.core.errors import ResourceBusy
+from shared.storage.errors import BreakerOpen
+
+if TYPE_CHECKING:
+    from shared.catalog.erasing import ChannelBook
+    from shared.outbox.execution import Execution
+    from shared.outbox.resources import Resources
+    from shared.storage.registry import OpenChannel
+
+_PREFIX = "channel:"
+#: Tasks woken by each success on a channel that was broken: they spread by themselves.
+_WOKEN_BY_SUCCESS = 2
+#: Spread of the moments at which parked tasks ask again, in seconds: not all of them at once.
+_SPREAD_SECONDS = (0.1, 1.0)
+
+
+def resource_of(channel: str) -> str:
+    """Return the resource on which tasks are parked that wait for a channel."""
+    return f"{_PREFIX}{channel}"
+
+
+class ChannelLimits:
+    """How many executions may use a resource at a time, from the channels' `max_running`."""
+
+    def __init__(self, channels: ChannelBook) -> None:
+        self._channels = channels
+
+    def limit(self, name: str) -> int:
+        """Return a channel's limit; 0 where there is none. Raises UnavailableError."""
+        if not name.startswith(_PREFIX):
+            return 0
+        # Who waits for a channel that is gone finds out by itself.
+        found = self._channels.find(name.removeprefix(_PREFIX))
+        return 0 if found is None else found[0].max_running
+
+
+class ChannelSlots:
+    """The seam for handlers; one per process. Without `resources` nothing is limited."""
+
+    def __init__(self, resources: Resources | None = None) -> None:
+        self._resources = resources
+        #: Channels on whose breaker this process has parked tasks.
+        self._broken: set[str] = set()
+
+    @contextmanager
+    def hold(self, execution: Execution, opened: OpenChannel) -> Iterator[None]:
+        """Use a channel in the block, the commit included; held before the intent is written.
+
+        Raises ResourceBusy when it is full, its breaker is open (also one that opens in the block),
+        or Redis does not answer: leave it to the outbox, which parks the task, or try another
+        channel. A place that is lost stops the execution. A channel without a limit costs nothing.
+        """
+        if not opened.ready():
+            raise self._broken_error(opened.name, opened.retry_after_seconds())
+        try:
+            if self._resources is None or opened.max_running <= 0:
+                yield
+            else:
+                with self._resources.hold(
+                    execution,
+                    resource_of(opened.name),
+                    limit=opened.max_running,
+                    is_well=opened.ready,
+                ):
+                    yield
+        except BreakerOpen as error:
+            name = str(error.facts.get("channel") or opened.name)
+            raise self._broken_error(name, error.retry_after_seconds) from error
+        if opened.name in self._broken and opened.ready():
+            self._wake(opened.name)
+
+    def broken(self, channel: str, seconds: float) -> float:
+        """Note that tasks are parked on a channel's breaker; returns how long they wait at most."""
+        self._broken.add(channel)
+        return seconds + random.uniform(*_SPREAD_SECONDS)
+
+    def _broken_error(self, channel: str, seconds: float) -> ResourceBusy:
+        return ResourceBusy(
+            f"channel {channel} is left alone for a while",
+            resource=resource_of(channel),
+            after_seconds=self.broken(channel, seconds),
+        )
+
+    def _wake(self, channel: str) -> None:
+        """Let those come that were parked while it was broken, some more with each success."""
+        woken = 0
+        if self._resources is not None:
+            woken = self._resources.wake(resource_of(channel), _WOKEN_BY_SUCCESS)
+        if not woken:
+            self._broken.discard(channel)
