@@ -40,6 +40,8 @@ SCOPES = frozenset(
         "reviews:write",
         "holds:read",
         "holds:write",
+        "notifications:read",
+        "notifications:write",
         ADMIN,
     }
 )

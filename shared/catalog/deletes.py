@@ -16,6 +16,8 @@ from shared.catalog.holds import refuse_held
 from shared.catalog.limits import check_key
 from shared.catalog.locking import LockedKey, lock_key, share_bucket
 from shared.catalog.models import LIVING, UNFINISHED, HolderKind, Version, VersionState
+from shared.catalog.notifying.emitting import EventType, emit
+from shared.catalog.quarantine import is_quarantined
 from shared.catalog.supersede import end_versions
 from shared.catalog.versions import refresh
 
@@ -104,6 +106,10 @@ def end_living(
             dispose_staged(session, catalogue, locked.blob_of(version))
     living = [version for version in chosen if version.state in LIVING]
     if not living:
+        if is_quarantined(session, locked.row.id):
+            # What was blocked before this must not be released after it.
+            locked.row.generation += 1
+            session.flush()
         return None
     locked.row.generation += 1
     unfinished = [version for version in living if version.state in UNFINISHED]
@@ -113,6 +119,8 @@ def end_living(
         if version.state == VersionState.STORED:
             task_id = end_stored(session, catalogue, locked, version)
     refresh(session, locked)
+    # The newest is what a reader saw go.
+    emit(session, catalogue, max(living, key=lambda one: one.generation), EventType.DELETED)
     return Ended(task_id, superseded)
 
 

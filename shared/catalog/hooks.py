@@ -23,6 +23,7 @@ from shared.catalog.models import (
     VersionState,
     utc_now,
 )
+from shared.catalog.notifying.emitting import EventType, emit
 from shared.catalog.payloads import CheckReview, StoreUpload
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.supersede import end_versions
@@ -62,6 +63,7 @@ class UploadHooks:
             version.state = VersionState.FAILED
             version.ended_at = locked.now
             version.error_code = task.error_code or outcome
+            emit(session, self._catalogue, version, EventType.FAILED)
         refresh(session, locked)
 
     def on_retry(self, session: Session, task: EndedTask) -> None:

@@ -13,6 +13,7 @@ from shared.catalog.backups.kinds import backup_kinds
 from shared.catalog.context import GRACE_SECONDS, Catalogue, Tasks
 from shared.catalog.copy_hooks import CopyHooks
 from shared.catalog.hooks import ReviewHooks, UploadHooks
+from shared.catalog.notifying.deliveries import notify_kind
 from shared.catalog.origins.kinds import origin_pull_kind
 from shared.catalog.payloads import (
     DELETE_BLOB,
@@ -33,6 +34,7 @@ from shared.catalog.payloads import (
     RestoreBlob,
     RunBackup,
     RunRestore,
+    SendNotification,
     StoreUpload,
 )
 from shared.catalog.removal_hooks import RemovalHooks
@@ -91,6 +93,7 @@ class CatalogueKinds:
     restore_blob: Kind[RestoreBlob]
     restore_run: Kind[RunRestore]
     origin_pull: Kind[PullOrigin]
+    notify_send: Kind[SendNotification]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +127,7 @@ def register_kinds(
         restore_run=restores.run,
         replica_copy=replica_copy,
         replica_repair=replica_repair,
+        notify_send=notify_kind(),
         origin_pull=origin_pull_kind(STORAGE_RETRY, STORAGE_LIMIT_SECONDS),
         upload_store=Kind(
             name=UPLOAD_STORE,

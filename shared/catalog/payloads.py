@@ -12,6 +12,7 @@ UPLOAD_STORE = "upload.store"
 UPLOAD_ASSEMBLE = "upload.assemble"
 REVIEW_CHECK = "review.check"
 DELETE_BLOB = "delete.blob"
+NOTIFY_SEND = "notify.send"
 ORIGIN_PULL = "origin.pull"
 REPLICA_COPY = "replica.copy"
 REPLICA_REPAIR = "replica.repair"
@@ -107,3 +108,9 @@ class CopyReplica(pydantic.BaseModel):
 
     replica_id: int
     blob_id: int
+
+
+class SendNotification(pydantic.BaseModel):
+    """Send one event to one address."""
+
+    delivery_id: int

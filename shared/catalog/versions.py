@@ -20,6 +20,7 @@ from shared.catalog.models import (
     VersionState,
     utc_now,
 )
+from shared.catalog.notifying.emitting import EventType, emit
 from shared.catalog.payloads import UPLOAD_STORE, StoreUpload
 from shared.catalog.regions import region_of
 from shared.catalog.replicas.planning import plan_bucket
@@ -81,6 +82,7 @@ def make_current(session: Session, catalogue: Catalogue, locked: LockedKey) -> N
         )
     supersede_rows(session, catalogue, locked, below_generation=version.generation)
     refresh(session, locked)
+    emit(session, catalogue, version, EventType.STORED)
 
 
 def promote(
@@ -136,6 +138,7 @@ def reject(
     if is_final:
         dispose_staged(session, catalogue, locked.blob_of(version))
     refresh(session, locked)
+    emit(session, catalogue, version, EventType.BLOCKED)
 
 
 def enqueue_upload(

@@ -7,6 +7,7 @@ from shared.catalog.models.backups import BackupContent, BackupItem, BackupRun
 from shared.catalog.models.base import Base, by_index, utc_clock, utc_now
 from shared.catalog.models.blobs import Blob, BlobRef, Location
 from shared.catalog.models.buckets import Bucket, ChannelRecord, Revision
+from shared.catalog.models.notifications import Delivery, Notification, Subscription
 from shared.catalog.models.objects import ObjectRow, Version
 from shared.catalog.models.origin import OriginMiss, OriginPull, OriginSegment
 from shared.catalog.models.regions import RegionRow
@@ -29,6 +30,7 @@ from shared.catalog.models.states import (
     BackupRunState,
     BlobState,
     CopyState,
+    DeliveryState,
     HolderKind,
     HoldState,
     LocationState,
@@ -65,6 +67,8 @@ __all__ = [
     "ChannelRecord",
     "Copy",
     "CopyState",
+    "Delivery",
+    "DeliveryState",
     "Expiry",
     "Hold",
     "HoldState",
@@ -76,6 +80,7 @@ __all__ = [
     "LocationState",
     "Loss",
     "LossState",
+    "Notification",
     "ObjectRow",
     "OriginMiss",
     "OriginPull",
@@ -99,6 +104,7 @@ __all__ = [
     "RuleState",
     "SessionState",
     "StepOutcome",
+    "Subscription",
     "Tenant",
     "UploadPart",
     "UploadSession",

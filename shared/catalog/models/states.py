@@ -101,6 +101,15 @@ class SessionState(StrEnum):
     """Given up; on its way out."""
 
 
+class DeliveryState(StrEnum):
+    """Where one event on its way to one address stands."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    """Given up; it can be sent again."""
+
+
 class HolderKind(StrEnum):
     """Who may hold a reference to a blob."""
 

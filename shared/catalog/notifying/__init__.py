@@ -1,0 +1,1 @@
+"""Telling tenants what became of their objects, by signed webhooks through the outbox."""

@@ -1,0 +1,216 @@
+"""A tenant's subscriptions: where events go, which, and the secrets that sign them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.context import Catalogue
+from shared.catalog.models import (
+    Delivery,
+    DeliveryState,
+    Notification,
+    Subscription,
+    utc_clock,
+)
+from shared.catalog.notifying.emitting import QUEUE, EventType, begin_delivery, write
+from shared.catalog.secret_box import SecretBox
+from shared.core.errors import ConflictError, InvalidError, NotFoundError
+from shared.core.webhooks import MAX_SECRETS, check_secret, make_secret
+
+#: Subscriptions of one tenant: each costs every event a row and a request.
+MAX_SUBSCRIPTIONS = 100
+#: What a subscription may ask for; a test reaches every one.
+CHOICES = tuple(event.value for event in EventType if event is not EventType.TEST)
+#: Events of the past that one replay sends again.
+MAX_REPLAYED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NewSubscription:
+    """The row, and the secret that was made for it, which is shown once."""
+
+    subscription: Subscription
+    secret: str | None = field(default=None, repr=False)
+
+
+def add_subscription(
+    session: Session,
+    catalogue: Catalogue,
+    tenant_id: str,
+    *,
+    url: str,
+    events: Sequence[str],
+    bucket_id: int | None,
+    prefix: str,
+    box: SecretBox,
+) -> NewSubscription:
+    """Let an address hear of a tenant's events. The caller has vetted the address.
+
+    Raises InvalidError for events that are none, ConflictError when there are too many,
+    SwitchedOffError where nobody would send them.
+    """
+    catalogue.need(QUEUE)
+    unknown = sorted(set(events) - set(CHOICES))
+    if unknown or not events:
+        raise InvalidError(f"events are some of {', '.join(CHOICES)}", code="event_unknown")
+    count = session.scalar(sa.select(sa.func.count()).where(Subscription.tenant_id == tenant_id))
+    if (count or 0) >= MAX_SUBSCRIPTIONS:
+        raise ConflictError(
+            f"a tenant has at most {MAX_SUBSCRIPTIONS} subscriptions", code="too_many_subscriptions"
+        )
+    secret = make_secret()
+    subscription = Subscription(
+        tenant_id=tenant_id,
+        bucket_id=bucket_id,
+        prefix=prefix,
+        url=url,
+        events=sorted(set(events)),
+        secrets=_sealed(box, [secret]),
+        created_at=utc_clock(),
+        updated_at=utc_clock(),
+    )
+    session.add(subscription)
+    session.flush()
+    session.refresh(subscription)
+    return NewSubscription(subscription, secret)
+
+
+def find_subscription(
+    session: Session, tenant_id: str, subscription_id: int, *, lock: bool = False
+) -> Subscription:
+    """Return a tenant's subscription. Raises NotFoundError (`subscription_not_found`)."""
+    found = session.get(
+        Subscription, subscription_id, with_for_update=lock or None, populate_existing=lock
+    )
+    if found is None or found.tenant_id != tenant_id:
+        raise NotFoundError("there is no such subscription", code="subscription_not_found")
+    return found
+
+
+def list_subscriptions(session: Session, tenant_id: str) -> list[Subscription]:
+    """Return a tenant's subscriptions by id. Secrets stay sealed."""
+    query = sa.select(Subscription).where(Subscription.tenant_id == tenant_id)
+    return list(session.scalars(query.order_by(Subscription.id)))
+
+
+def enable(session: Session, subscription: Subscription, *, is_enabled: bool) -> None:
+    """Let a locked subscription hear events again, or no more; what waits for it is not lost."""
+    subscription.is_enabled = int(is_enabled)
+    subscription.disabled_code = None if is_enabled else "by_hand"
+    subscription.failures = 0
+    subscription.failing_until = None
+    subscription.updated_at = utc_clock()
+    session.flush()
+
+
+def rotate_secret(session: Session, subscription: Subscription, box: SecretBox) -> str:
+    """Add a fresh secret to a locked subscription and return it; the oldest of five goes.
+
+    All of them sign, so that the receiver can change over without missing an event.
+    """
+    secret = make_secret()
+    kept = [*secrets_of(subscription, box), secret][-MAX_SECRETS:]
+    subscription.secrets = _sealed(box, kept)
+    subscription.updated_at = utc_clock()
+    session.flush()
+    return secret
+
+
+def drop_old_secrets(session: Session, subscription: Subscription, box: SecretBox) -> None:
+    """Let only the newest secret of a locked subscription sign from now on."""
+    subscription.secrets = _sealed(box, secrets_of(subscription, box)[-1:])
+    subscription.updated_at = utc_clock()
+    session.flush()
+
+
+def secrets_of(subscription: Subscription, box: SecretBox) -> list[str]:
+    """Return the secrets in plain, the newest last."""
+    kept: list[str] = json.loads(box.open(subscription.secrets)["secrets"])
+    return kept
+
+
+def delete_subscription(session: Session, subscription: Subscription) -> None:
+    """Remove a locked subscription; deliveries under way end as `gone`."""
+    session.delete(subscription)
+    session.flush()
+
+
+def send_test(session: Session, catalogue: Catalogue, subscription: Subscription) -> Delivery:
+    """Send an event without an object, to see that the address answers."""
+    catalogue.need(QUEUE)
+    notification = write(
+        session,
+        catalogue,
+        subscription.tenant_id,
+        EventType.TEST,
+        {"subscription_id": subscription.id},
+        [subscription],
+    )
+    return session.scalars(
+        sa.select(Delivery).where(
+            Delivery.notification_id == notification.id,
+            Delivery.subscription_id == subscription.id,
+        )
+    ).one()
+
+
+def replay(
+    session: Session,
+    catalogue: Catalogue,
+    subscription: Subscription,
+    *,
+    after: int = 0,
+    limit: int = MAX_REPLAYED,
+) -> list[int]:
+    """Send a locked subscription the past events that it has not got, those with ids above `after`.
+
+    Events that were never for it are sent as well, when they fit it now and are kept still. Those
+    whose delivery failed are begun anew by running their task again, which the caller does: their
+    task ids are returned.
+    """
+    catalogue.need(QUEUE)
+    notifications = session.scalars(
+        sa.select(Notification)
+        .where(
+            Notification.tenant_id == subscription.tenant_id,
+            Notification.id > after,
+            Notification.type.in_(subscription.events),
+        )
+        .order_by(Notification.id)
+        .limit(limit)
+    ).all()
+    begun = {
+        delivery.notification_id: delivery
+        for delivery in session.scalars(
+            sa.select(Delivery).where(
+                Delivery.notification_id.in_([one.id for one in notifications]),
+                Delivery.subscription_id == subscription.id,
+            )
+        )
+    }
+    again: list[int] = []
+    for notification in notifications:
+        delivery = begun.get(notification.id)
+        if delivery is None:
+            if _fits(subscription, notification):
+                begin_delivery(session, catalogue, notification.id, subscription)
+        elif delivery.state == DeliveryState.FAILED and delivery.task_id is not None:
+            again.append(delivery.task_id)
+    return again
+
+
+def _fits(subscription: Subscription, notification: Notification) -> bool:
+    key = str(notification.data.get("key", ""))
+    bucket_id = notification.data.get("bucket_id")
+    return subscription.bucket_id in (None, bucket_id) and key.encode().startswith(
+        subscription.prefix.encode()
+    )
+
+
+def _sealed(box: SecretBox, secrets: Sequence[str]) -> str:
+    return box.seal({"secrets": json.dumps([check_secret(one) for one in secrets])})
