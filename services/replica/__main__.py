@@ -16,7 +16,12 @@ def main() -> int:
 
 
 def _register(parts: Parts) -> None:
-    deps = Deps(db=parts.outbox.context.db, catalogue=parts.catalogue, channels=parts.channels)
+    deps = Deps(
+        db=parts.outbox.context.db,
+        catalogue=parts.catalogue,
+        channels=parts.channels,
+        slots=parts.slots,
+    )
     actors.register(parts.outbox, parts.catalogue, deps)
 
 

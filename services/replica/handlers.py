@@ -6,9 +6,11 @@ both are the same work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 
 from shared.catalog import fenced
+from shared.catalog.channel_slots import ChannelSlots
 from shared.catalog.context import Catalogue
 from shared.catalog.copying import Copied, CopyDeps, Damage, copy_blob
 from shared.catalog.erasing import ChannelBook
@@ -30,13 +32,14 @@ class Deps:
     db: Database
     catalogue: Catalogue
     channels: ChannelBook
+    slots: ChannelSlots = field(default_factory=ChannelSlots)
 
 
 def copy(execution: Execution, payload: CopyReplica, deps: Deps) -> Snooze | None:
     """Make one replica's copy and complete the task in the commit that makes it count.
 
     Ends superseded when the blob is not live or nobody asks for the copy any more, waits uncounted
-    while the target is left alone, fails when every source is missing or damaged; those are
+    while the target is full or left alone, fails when every source is missing or damaged; those are
     reported as lost.
     """
     failpoint("replica.claimed")
@@ -46,13 +49,15 @@ def copy(execution: Execution, payload: CopyReplica, deps: Deps) -> Snooze | Non
     )
     if job is None:
         return None
-    copied: Copied | None = None
-    if job.place is None:
+    if job.place is not None:
+        _commit(execution, deps, job, None)
+        return None
+    found = deps.channels.find(job.copy.target)
+    with nullcontext() if found is None else deps.slots.hold(execution, found[0]):
         answer = copy_blob(execution, _copying(deps), job.copy)
         if isinstance(answer, Snooze):
             return answer
-        copied = answer
-    _commit(execution, deps, job, copied)
+        _commit(execution, deps, job, answer)
     failpoint("replica.after_commit")
     return None
 

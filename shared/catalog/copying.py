@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog import intents
+from shared.catalog.channel_slots import resource_of
 from shared.catalog.copy_job import (
     Copied,
     CopyDeps,
@@ -93,23 +94,28 @@ def copy_blob(
     opened, is_enabled = found
     if not is_enabled:
         return _wait(execution, OPERATOR_WAIT_SECONDS, f"channel {job.target} is switched off")
+    resource = resource_of(job.target)
     if not opened.ready():
         seconds = opened.retry_after_seconds()
-        return _wait(execution, seconds, f"channel {job.target} is left alone")
+        return _wait(execution, seconds, f"channel {job.target} is left alone", resource)
     copy = CopyRun(execution, deps, job, opened, rows or CopyRows(job.blob_id))
     try:
         return copy.run()
     except BreakerOpen as error:
         # Another's failures opened it: what has been sent is gone on from.
-        return _wait(execution, error.retry_after_seconds, str(error))
+        is_target = error.facts.get("channel") == job.target
+        return _wait(
+            execution, error.retry_after_seconds, str(error), resource if is_target else None
+        )
 
 
-def _wait(execution: Execution, seconds: float, reason: str) -> Snooze:
+def _wait(execution: Execution, seconds: float, reason: str, resource: str | None = None) -> Snooze:
     """Come back later, uncounted; the longer it has been waited for, the less often."""
     age_seconds = (utc_now() - execution.task.created_at).total_seconds()
     patient = max(seconds, min(LONGEST_WAIT_SECONDS, age_seconds * PATIENCE))
     # Spread, so that a channel that is well again is not met by all at once.
-    return Snooze(patient * random.uniform(1.0, 1.2) + 0.1, reason=reason)
+    seconds = patient * random.uniform(1.0, 1.2) + 0.1
+    return Snooze(seconds, reason=reason, resource=resource)
 
 
 def read_sources(session: Session, blob_id: int, *, without: str = "") -> tuple[SourceCopy, ...]:
