@@ -17,9 +17,11 @@ from services.api.json_route import JsonRoute
 from services.api.posts import write_once
 from services.api.review_queries import ReviewRow, list_reviews, show_review
 from services.api.routes.tasks import visible_tenant
+from services.api.storing import discard
 from services.api.views import DEFAULT_LIMIT, MAX_ID, Cursor, Limit, PageView, Time, View
 from shared.catalog.accounts import Principal
 from shared.catalog.models import ReviewState
+from shared.catalog.quarantine import destroy, release
 from shared.catalog.reviewing import decide
 
 router = APIRouter(tags=["reviews"], route_class=JsonRoute)
@@ -135,6 +137,63 @@ async def reject(
     return await write_once(
         caller, "reviews:write", ticket, _deciding(caller, review_id, decision, approve=False)
     )
+
+
+@router.post(
+    "/reviews/{review_id}:release", summary="Release from quarantine", response_model=DecidedView
+)
+async def release_content(
+    caller: CallerDep,
+    review_id: ReviewId,
+    ticket: TicketDep,
+    decision: Annotated[Decision | None, Body()] = None,
+) -> JSONResponse:
+    """Let blocked content pass after all, while its bytes are kept. Scope `reviews:write`.
+
+    A 409 when they are gone, or when the key was written or deleted since.
+    """
+
+    def work(session: Session, principal: Principal) -> Answer:
+        review = release(
+            session,
+            caller.api.deps.catalogue,
+            review_id,
+            by=actor(principal),
+            reason="" if decision is None else decision.reason,
+            tenant_id=visible_tenant(principal, None),
+        )
+        return Answer(200, {"id": review.id, "state": str(review.state)})
+
+    return await write_once(caller, "reviews:write", ticket, work)
+
+
+@router.post("/reviews/{review_id}:destroy", summary="End a quarantine", response_model=DecidedView)
+async def destroy_content(
+    caller: CallerDep,
+    review_id: ReviewId,
+    ticket: TicketDep,
+    decision: Annotated[Decision | None, Body()] = None,
+) -> JSONResponse:
+    """Remove the bytes of blocked content before their time. Scope `reviews:write`."""
+    deps, keys = caller.api.deps, set()
+
+    def work(session: Session, principal: Principal) -> Answer:
+        key = destroy(
+            session,
+            deps.catalogue,
+            review_id,
+            by=actor(principal),
+            reason="" if decision is None else decision.reason,
+            tenant_id=visible_tenant(principal, None),
+        )
+        keys.add(key)
+        return Answer(200, {"id": review_id, "state": str(ReviewState.REJECTED)})
+
+    response = await write_once(caller, "reviews:write", ticket, work)
+    for key in keys:
+        # Unnamed by now: what fails here is left to the clean-up.
+        await caller.api.work.clean_up(lambda key=key: discard(deps.staging, key))  # type: ignore[misc]
+    return response
 
 
 def _deciding(

@@ -70,3 +70,29 @@ def test_another_tenants_review_is_not_found(stack: Stack) -> None:
     with stack.client("reviews:read") as reader:
         refused = reader.post(f"/reviews/{review_id}:approve")
         assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing")
+
+
+def test_blocked_content_is_released_or_destroyed_by_a_person(stack: Stack) -> None:
+    stack.make_reviewed_bucket("checked")
+    with stack.client() as client, stack.client(tenant=OTHER) as theirs:
+        released, destroyed = waiting_review(stack, "good"), waiting_review(stack, "bad")
+        for review_id in (released, destroyed):
+            early = client.post(f"/reviews/{review_id}:release")
+            assert (early.status_code, early.json()["code"]) == (409, "review_not_rejected")
+            client.post(f"/reviews/{review_id}:reject")
+        assert client.get(f"{PATH}/good").status_code == 404
+        assert theirs.post(f"/reviews/{released}:release").status_code == 404
+
+        passed = client.post(f"/reviews/{released}:release", json={"reason": "a mistake"})
+        assert (passed.status_code, passed.json()["state"]) == (200, "passed"), passed.text
+        assert client.get(f"{PATH}/good").content == CONTENT
+
+        before = len(stack.staged_files())
+        once = {"idempotency-key": "d1"}
+        for _ in range(2):
+            gone = client.post(f"/reviews/{destroyed}:destroy", headers=once)
+            assert (gone.status_code, gone.json()["state"]) == (200, "rejected"), gone.text
+        assert len(stack.staged_files()) == before - 1
+        late = client.post(f"/reviews/{destroyed}:release")
+        assert (late.status_code, late.json()["code"]) == (409, "bytes_gone")
+        assert client.get(f"{PATH}/bad").status_code == 404
