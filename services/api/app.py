@@ -9,11 +9,13 @@ from services.api.allowed import AllowedMethods
 from services.api.backlog import Backlog
 from services.api.deps import Api, ApiDeps
 from services.api.edge import Edge
+from services.api.pull_watch import PullWatch
 from services.api.routes import (
     audit,
     buckets,
     channels,
     copies,
+    expiries,
     holds,
     instant,
     keys,
@@ -21,13 +23,16 @@ from services.api.routes import (
     listing,
     nodes,
     objects,
+    origins,
     parts,
     puts,
     regions,
     removals,
+    replicas,
     reviewers,
     reviews,
     sessions,
+    subscriptions,
     task_actions,
     tasks,
     tenants,
@@ -51,6 +56,7 @@ _TAGS = [
     {"name": "uploads", "description": "Content in parts, that survives breaks and restarts."},
     {"name": "tasks", "description": "The work behind them: watch, cancel, run again."},
     {"name": "reviews", "description": "Content that waits for, passed or failed its review."},
+    {"name": "notifications", "description": "Hear by signed webhooks what became of objects."},
     {"name": "admin", "description": "Tenants, keys, channels, processes. Scope `admin`."},
 ]
 
@@ -59,9 +65,9 @@ PREFIX = "/v1"
 _ROUTERS = [
     area.router
     for area in (
-        puts, objects, links, listing, instant, sessions, parts, copies, holds, removals,
-        buckets, tasks, task_actions, reviews, reviewers, tenants, keys, channels, nodes, regions,
-        audit,
+        puts, objects, origins, links, listing, instant, sessions, parts, copies, expiries,
+        holds, removals, buckets, replicas, tasks, task_actions, reviews, reviewers,
+        subscriptions, tenants, keys, channels, nodes, regions, audit,
     )
 ]  # fmt: skip
 
@@ -79,10 +85,12 @@ def create_app(deps: ApiDeps) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
+    work = Work(deps.database, threads=settings.threads)
     app.state.api = Api(
         deps=deps,
-        work=Work(deps.database, threads=settings.threads),
+        work=work,
         backlog=Backlog(limit=settings.max_backlog),
+        pulls=PullWatch(work, most=settings.max_origin_waiters),
     )
     problems.install(app, allowed=AllowedMethods(PREFIX, _ROUTERS))
     v1 = APIRouter(prefix=PREFIX, responses=problems.OPENAPI)

@@ -61,6 +61,7 @@ def store(
         etag=staged.md5,
         content_type=order.declared.content_type,
         metadata=order.declared.metadata,
+        lifetime=order.declared.lifetime,
     )
     written: PutAnswer | None = None
 

@@ -7,6 +7,8 @@ import binascii
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from services.api.lifetimes import parse_lifetime
+from shared.catalog.lifecycle import Lifetime
 from shared.catalog.limits import (
     DEFAULT_CONTENT_TYPE,
     check_content_type,
@@ -33,6 +35,7 @@ class Declared:
     md5: str | None = None
     content_type: str = DEFAULT_CONTENT_TYPE
     metadata: Mapping[str, str] = field(default_factory=dict)
+    lifetime: Lifetime = Lifetime()
 
 
 def parse_declared(
@@ -59,6 +62,7 @@ def parse_declared(
         md5=_md5(headers.get("content-md5")),
         content_type=check_content_type(headers.get("content-type")),
         metadata=checked_metadata(metadata, max_bytes=max_metadata_bytes),
+        lifetime=parse_lifetime(headers),
     )
 
 

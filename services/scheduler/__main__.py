@@ -6,8 +6,11 @@ import sys
 import threading
 
 from services.scheduler import ticks
+from services.scheduler.backups import backups
 from services.scheduler.cleanup import staging_cleanup
 from services.scheduler.clock import Clock, watch
+from services.scheduler.expiry import object_expiry
+from services.scheduler.replica_backup import replica_backup
 from shared.core.clock import Deadline, monotonic
 from shared.outbox.compensator import Compensator
 from shared.runtime.assembly import Parts
@@ -18,7 +21,7 @@ from shared.runtime.settings import Settings
 from shared.runtime.shutdown import Stage
 
 #: Scans, filler, statistics, cleanup and what they call at the same time.
-_THREADS = 4
+_THREADS = 5
 #: Share of the shutdown in which ticks and scans end.
 _BACKGROUND_SHARE = 0.7
 
@@ -40,6 +43,9 @@ def _start(process: Process, parts: Parts) -> Running:
         ticks.redelivery(compensator, parts),
         ticks.statistics(parts, process.metrics),
         staging_cleanup(parts),
+        replica_backup(parts, process.metrics),
+        backups(parts, process.metrics),
+        object_expiry(parts),
     ]
     watch(made, process.health, process.metrics)
     process.health.add_live("filler", _filler_check(compensator, process.settings))

@@ -12,6 +12,8 @@ from sqlalchemy.orm import Session
 
 from shared.catalog.backup_policy import BackupPolicy
 from shared.catalog.context import Catalogue
+from shared.catalog.lifecycle import Lifecycle
+from shared.catalog.lifecycle_walks import begin_walk, end_walk, revision_of
 from shared.catalog.limits import check_bucket_name, is_name
 from shared.catalog.models import (
     LIVING,
@@ -50,6 +52,7 @@ class BucketSpec(pydantic.BaseModel):
     channels: list[ChannelName] = pydantic.Field(min_length=1, max_length=MAX_CHANNELS)
     review_policy: ReviewPolicy | None = None
     max_object_bytes: int | None = pydantic.Field(default=None, ge=0, le=2**63 - 1)
+    lifecycle: Lifecycle | None = None
     backup: BackupPolicy | None = None
     origin: OriginPolicy | None = None
     replica_channels: list[ChannelName] = pydantic.Field(
@@ -78,7 +81,8 @@ def put_bucket(
 ) -> PutBucket:
     """Create a bucket or replace its rules; the same again changes nothing.
 
-    New rules count for later writes; reviews under way keep the policy that they began with.
+    New rules count for later writes, those of the lifecycle also for what is there; reviews under
+    way keep the policy that they began with.
     Raises InvalidError for a name that is none or a channel that is not known, ConflictError
     (`bucket_region_fixed`) for another region. Headers for origins are sealed by `secrets`. With
     `catalogue`, SwitchedOffError for a new rule that needs a service this deployment does not have.
@@ -101,8 +105,13 @@ def put_bucket(
     elif bucket.region != spec.region:
         raise ConflictError("a bucket's region cannot change", code="bucket_region_fixed")
     else:
+        before = revision_of(bucket)
         _fill(bucket, spec, secrets)
         session.flush()
+        if revision_of(bucket) != before:
+            begin_walk(session, bucket)
+            if catalogue is not None and bucket.lifecycle is not None:
+                catalogue.need("delete")
     if catalogue is not None and set(spec.replica_channels) - set(bucket.replica_channels or ()):
         catalogue.need("replica")
     set_rules(session, bucket, spec.replica_channels)
@@ -159,6 +168,7 @@ def delete_bucket(session: Session, tenant_id: str, name: str) -> None:
     if occupied:
         raise ConflictError("the bucket is not empty", code="bucket_not_empty")
     end_rules(session, bucket.id)
+    end_walk(session, bucket.id)
     session.delete(bucket)
     session.flush()
 
@@ -181,6 +191,7 @@ def _fill(bucket: Bucket, spec: BucketSpec, secrets: SecretBox | None) -> None:
     bucket.review_policy_version = None if policy is None else policy.version
     bucket.max_object_bytes = spec.max_object_bytes
     bucket.region_fallback_seconds = spec.region_fallback_seconds
+    bucket.lifecycle = None if spec.lifecycle is None else spec.lifecycle.model_dump(mode="json")
     bucket.backup = None if spec.backup is None else spec.backup.model_dump(mode="json")
     bucket.origin = _origin(bucket, spec, secrets)
     bucket.updated_at = utc_clock()

@@ -17,6 +17,8 @@ from shared.catalog.conditions import UNCONDITIONAL, Conditions
 from shared.catalog.context import Catalogue
 from shared.catalog.deletes import end_stored
 from shared.catalog.holds import NotStoredYet, refuse_held
+from shared.catalog.expiries import own_times
+from shared.catalog.lifecycle import Lifetime
 from shared.catalog.limits import check_content_type, check_key, check_metadata
 from shared.catalog.locking import LockedKey, share_bucket
 from shared.catalog.many_keys import find_object, lock_pair
@@ -41,7 +43,11 @@ from shared.core.errors import ConflictError, InvalidError, NotFoundError, TooLa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyOrder:
-    """What is to be copied or moved where. What is None is kept as the source has it."""
+    """What is to be copied or moved where. What is None is kept as the source has it.
+
+    A time at which the source expires goes along with a move, unless it has another: a copy is
+    often made to keep something.
+    """
 
     source_bucket_id: int
     source_key: str
@@ -50,6 +56,7 @@ class CopyOrder:
     is_move: bool = False
     content_type: str | None = None
     metadata: Mapping[str, str] | None = None
+    lifetime: Lifetime = Lifetime()
     source_conditions: Conditions = UNCONDITIONAL
     target_conditions: Conditions = UNCONDITIONAL
 
@@ -86,7 +93,7 @@ def copy_object(session: Session, catalogue: Catalogue, order: CopyOrder) -> Put
         raise _no_source()
     _judge(session, bucket, order, source, target, version)
     blob = source.blob_of(version)
-    facts = _facts(order, version)
+    facts = _facts(session, order, version)
     if not is_placed(session, blob, bucket):
         catalogue.need("replica")
         return _begin(session, catalogue, bucket, order, version, blob, target, facts)
@@ -191,16 +198,22 @@ def _judge(
     )
 
 
-def _facts(order: CopyOrder, version: Version) -> Facts:
+def _facts(session: Session, order: CopyOrder, version: Version) -> Facts:
     kept = version.user_metadata if order.metadata is None else check_metadata(order.metadata)
+    lifetime = order.lifetime
+    if order.is_move and lifetime == Lifetime():
+        lifetime = Lifetime(at=own_times(session, [version.id]).get(version.id), is_kept=True)
     return facts_of(
         version,
         content_type=check_content_type(order.content_type or version.content_type),
         metadata=dict(kept),
+        lifetime=lifetime,
     )
 
 
-def facts_of(version: Version, *, content_type: str, metadata: dict[str, str]) -> Facts:
+def facts_of(
+    version: Version, *, content_type: str, metadata: dict[str, str], lifetime: Lifetime
+) -> Facts:
     """Return what a copy of a version is made of."""
     return Facts(
         size=version.size_bytes,
@@ -210,6 +223,7 @@ def facts_of(version: Version, *, content_type: str, metadata: dict[str, str]) -
         sniffed_type=version.sniffed_type,
         metadata=metadata,
         staging_key=None,
+        lifetime=lifetime,
     )
 
 
@@ -237,6 +251,7 @@ def _begin(
         state=CopyState.PENDING,
         content_type=facts.content_type,
         user_metadata=facts.metadata,
+        expires_at=facts.lifetime.end(target.now),
         created_at=target.now,
     )
     session.add(copy)

@@ -12,6 +12,7 @@ from shared.catalog.context import Catalogue
 from shared.catalog.copies import facts_of, is_placed, refuse_unreviewed, write_copy
 from shared.catalog.copying import CopyCommit
 from shared.catalog.holds import refuse_held
+from shared.catalog.lifecycle import Lifetime
 from shared.catalog.locking import LockedKey, lock_tasks, share_bucket
 from shared.catalog.many_keys import lock_keys
 from shared.catalog.models import (
@@ -123,7 +124,12 @@ class ObjectCopyCommit:
         if self._placed is not None:
             self._placed.apply(session)
         blob = target.blobs[copy.blob_id]
-        facts = facts_of(version, content_type=copy.content_type, metadata=dict(copy.user_metadata))
+        facts = facts_of(
+            version,
+            content_type=copy.content_type,
+            metadata=dict(copy.user_metadata),
+            lifetime=Lifetime(at=copy.expires_at, is_kept=True),
+        )
         copy.state, copy.ended_at = CopyState.COMPLETED, utc_clock()
         answer = write_copy(
             session, self._catalogue, bucket, moved_from, target, version, blob, facts

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from shared.catalog.blobs import has_stored_location
 from shared.catalog.conditions import UNCONDITIONAL, Conditions
 from shared.catalog.context import Catalogue
+from shared.catalog.lifecycle import Lifetime
 from shared.catalog.limits import check_content_type, check_key, check_metadata, check_sha256
 from shared.catalog.locking import Content, LockedKey, lock_key, share_bucket
 from shared.catalog.models import (
@@ -64,6 +65,7 @@ class Staged:
     content_type: str
     sniffed_type: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    lifetime: Lifetime = Lifetime()
 
 
 def commit_put(
@@ -108,6 +110,7 @@ def lock_put(
         sniffed_type=staged.sniffed_type,
         metadata=check_metadata(staged.metadata),
         staging_key=staged.key,
+        lifetime=staged.lifetime,
     )
     bucket, locked = _open(session, bucket_id, key, facts, conditions)
     return LockedPut(bucket, locked, facts)
@@ -167,6 +170,7 @@ def instant_upload(
     content_type: str | None = None,
     metadata: Mapping[str, str] | None = None,
     conditions: Conditions = UNCONDITIONAL,
+    lifetime: Lifetime | None = None,
 ) -> PutAnswer:
     """Write a new version of a key from content that the tenant has stored, without its bytes.
 
@@ -198,6 +202,7 @@ def instant_upload(
         sniffed_type=known.sniffed_type,
         metadata=facts.metadata,
         staging_key=None,
+        lifetime=lifetime or Lifetime(),
     )
     return store_at_once(session, catalogue, bucket, locked, facts)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.expiries import due, own_times
 from shared.catalog.limits import check_key
 from shared.catalog.models import (
     Bucket,
@@ -48,6 +49,7 @@ class Readable:
     metadata: dict[str, str]
     modified_at: dt.datetime
     task_id: int | None
+    expires_at: dt.datetime | None
     sources: tuple[Source, ...]
 
 
@@ -77,6 +79,7 @@ def open_version(session: Session, bucket: Bucket, key: str) -> Readable:
         metadata=version.user_metadata,
         modified_at=version.created_at,
         task_id=version.task_id,
+        expires_at=due(bucket, key, version, own_times(session, [version.id]).get(version.id)),
         sources=_sources(session, bucket, version),
     )
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from shared.catalog.context import Catalogue
+from shared.catalog.expiries import note_expiry
+from shared.catalog.lifecycle import Lifetime
 from shared.catalog.locking import LockedKey
 from shared.catalog.models import Blob, Bucket, Version, VersionState
 from shared.catalog.supersede import supersede_rows
@@ -47,6 +49,7 @@ class Facts:
     sniffed_type: str | None
     metadata: dict[str, str]
     staging_key: str | None
+    lifetime: Lifetime = Lifetime()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def insert_version(
     blob: Blob,
     state: VersionState,
 ) -> Version:
-    """Insert the next generation of the key."""
+    """Insert the next generation of the key. Raises InvalidError for a lifetime that is none."""
     generation = locked.row.generation + 1
     version = Version(
         object_id=locked.row.id,
@@ -119,6 +122,7 @@ def insert_version(
     )
     session.add(version)
     session.flush()
+    note_expiry(session, bucket, locked.row.key, version, facts.lifetime.end(locked.now))
     # Written together with what `refresh` sets.
     locked.row.generation = generation
     locked.versions[version.id] = version

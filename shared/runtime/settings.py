@@ -161,7 +161,9 @@ class SchedulerSettings(Group):
 
     statistics_seconds: float = pydantic.Field(10.0, gt=0)
     cleanup_seconds: float = pydantic.Field(3600.0, gt=0)
+    replica_seconds: float = pydantic.Field(600.0, gt=0)
     expiry_seconds: float = pydantic.Field(300.0, gt=0)
+    backup_seconds: float = pydantic.Field(30.0, gt=0)
     #: Expired objects that one run looks at.
     expiry_objects: int = pydantic.Field(10_000, ge=1)
 
@@ -176,6 +178,23 @@ class SweepSettings(Group):
     tombstone_seconds: float = pydantic.Field(86400.0, ge=0)
     max_deletions: int = pydantic.Field(1000, ge=1)
     dry_run: bool = False
+
+
+class ReplicaSettings(Group):
+    """What the job `replica_backup` does for copies on other channels in one turn.
+
+    `backlog`: nothing is planned for a channel on which so many copies wait already. `versions`:
+    how many are compared with one rule. `retry_seconds`: when a failed copy is tried again.
+    `sample`: locations that are asked for on one channel; the content of each is read back with
+    the probability `deep_ratio`, and while `deep_bytes` last.
+    """
+
+    backlog: int = pydantic.Field(10_000, ge=1)
+    versions: int = pydantic.Field(20_000, ge=1)
+    retry_seconds: float = pydantic.Field(3600.0, ge=0)
+    sample: int = pydantic.Field(1000, ge=0)
+    deep_ratio: float = pydantic.Field(0.01, ge=0, le=1)
+    deep_bytes: int = pydantic.Field(256 * MIB, ge=0)
 
 
 class HealthSettings(Group):
@@ -255,6 +274,7 @@ class Settings(pydantic.BaseModel):
     review: ReviewSettings = ReviewSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     sweeps: SweepSettings = SweepSettings()
+    replicas: ReplicaSettings = ReplicaSettings()
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()
     channels: dict[str, ChannelSettings] = {}

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
 from services.api.json_route import JsonRoute
+from services.api.origin_views import OriginView
 from services.api.routes.puts import BucketName
 from services.api.views import DEFAULT_LIMIT, Limit, NameCursor, Time, View
 from shared.catalog.accounts import Principal
@@ -20,7 +21,9 @@ from shared.catalog.buckets import (
     list_buckets,
     put_bucket,
 )
+from shared.catalog.lifecycle import Lifecycle
 from shared.catalog.models import Bucket
+from shared.catalog.origins.vetting import vet_policy
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.webhook_reviewers import check_policy
 
@@ -38,6 +41,8 @@ class BucketView(View):
     channels: list[str] = Field(description="Candidate channels, the preferred one first.")
     review_policy: ReviewPolicy | None = Field(description="Null where nothing is reviewed.")
     max_object_bytes: int | None
+    lifecycle: Lifecycle | None = Field(description="Null where nothing expires by rule.")
+    origin: OriginView | None = Field(description="Null where nothing is fetched from elsewhere.")
     backup: BackupPolicy | None = Field(description="Null where nothing is backed up.")
     replica_channels: list[str] = Field(
         description="Channels on which every content is to stand, beside its first copy."
@@ -71,11 +76,22 @@ async def put_a_bucket(
     With a `review_policy`, content is stored and readable only after its review. A policy that
     names a reviewer which is not registered, or not installed here, is refused.
     """
+    deps = caller.api.deps
+    if (origin := spec.origin) is not None:
+        # Nobody has us look names up who may not change buckets.
+        await caller.read("buckets:write", lambda _session, _principal: None)
+        await caller.api.work.files(lambda: vet_policy(deps.fetch, origin))
 
     def work(session: Session, principal: Principal) -> PutBucket:
-        deps = caller.api.deps
         check_policy(session, principal.tenant_id, spec.review_policy, deps.optional_reviewers)
-        return put_bucket(session, principal.tenant_id, bucket, spec, catalogue=deps.catalogue)
+        return put_bucket(
+            session,
+            principal.tenant_id,
+            bucket,
+            spec,
+            catalogue=deps.catalogue,
+            secrets=deps.secrets,
+        )
 
     put = await caller.write("buckets:write", work)
     if put.created:

@@ -15,6 +15,7 @@ from services.api.deps import Caller, CallerDep
 from services.api.idempotency import Answer, Ticket, TicketDep
 from services.api.json_route import JsonRoute
 from services.api.keys import object_key
+from services.api.lifetimes import Expires
 from services.api.openapi import WRITE_CONDITIONS
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName, KeyPath, PutView, put_response
@@ -35,8 +36,11 @@ router = APIRouter(tags=["objects"], route_class=JsonRoute)
 COPY, MOVE = ":copy", ":move"
 
 
-class Target(BaseModel):
-    """Where the content goes. What is null is kept as the source has it."""
+class Target(Expires):
+    """Where the content goes. What is null is kept as the source has it.
+
+    When the source expires goes along with a move, but not with a copy.
+    """
 
     key: str = Field(max_length=1024)
     bucket: str | None = Field(
@@ -173,6 +177,7 @@ async def _copy(
             is_move=is_move,
             content_type=target.content_type,
             metadata=metadata,
+            lifetime=target.lifetime,
             source_conditions=Conditions(if_match=sent.if_match),
             target_conditions=Conditions(if_match=wanted, if_none_match=sent.if_none_match),
         )

@@ -6,7 +6,7 @@ import json
 from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import Field, StringConstraints
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
@@ -14,6 +14,7 @@ from services.api.conditions import parse_conditions
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
+from services.api.lifetimes import Expires
 from services.api.openapi import WRITE_CONDITIONS
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName, PutView, put_response
@@ -27,7 +28,7 @@ from shared.catalog.puts import instant_upload
 router = APIRouter(tags=["objects"], route_class=JsonRoute)
 
 
-class InstantUpload(BaseModel):
+class InstantUpload(Expires):
     """Content by its hash, and the key that it should have."""
 
     key: str = Field(max_length=1024)
@@ -77,6 +78,7 @@ async def post_instant_upload(
             content_type=upload.content_type,
             metadata=metadata,
             conditions=conditions,
+            lifetime=upload.lifetime,
         )
         nonlocal released
         released = answer.released

@@ -14,7 +14,9 @@ from services.api.routes.puts import BucketName
 from services.api.views import Limit, Time, View
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
-from shared.catalog.listing import Listing, list_objects
+from shared.catalog.expiries import due_by_rule, own_times
+from shared.catalog.lifecycle import earlier
+from shared.catalog.listing import list_objects
 
 router = APIRouter(tags=["objects"], route_class=JsonRoute)
 
@@ -28,6 +30,7 @@ class ListedView(View):
     content_type: str
     modified_at: Time
     version_id: int
+    expires_at: Time | None = Field(None, description="When it is to be deleted; null: never.")
 
 
 class ListingView(View):
@@ -51,10 +54,16 @@ async def get_objects(
 ) -> ListingView:
     """What a GET would find. Prefixes count as entries of the page. Scope `objects:read`."""
 
-    def work(session: Session, principal: Principal) -> Listing:
+    def work(session: Session, principal: Principal) -> ListingView:
         found = get_bucket(session, principal.tenant_id, bucket)
-        return list_objects(
+        page = list_objects(
             session, found.id, prefix=prefix, delimiter=delimiter, cursor=cursor, limit=limit
         )
+        view = ListingView.model_validate(page)
+        own = own_times(session, [item.version_id for item in page.items])
+        for item in view.items:
+            by_rule = due_by_rule(found, item.key, item.modified_at)
+            item.expires_at = earlier(own.get(item.version_id), by_rule)
+        return view
 
-    return ListingView.model_validate(await caller.read("objects:read", work))
+    return await caller.read("objects:read", work)

@@ -10,10 +10,12 @@ from fastapi import APIRouter, Request
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
+from services.api.absent import look_up
 from services.api.conditions import Verdict, parse_conditions
 from services.api.content import ContentMissing, ContentReader, ContentResponse, Door, Place
-from services.api.deps import Api, Caller, CallerDep
+from services.api.deps import Api, CallerDep
 from services.api.keys import object_key
+from services.api.lifetimes import expiry_header
 from services.api.links import LinkOrKeyDep
 from services.api.openapi import RAW_CONTENT, READ_HEADERS, WRITE_CONDITIONS
 from services.api.ranges import ByteRange, Unsatisfiable, parse_range
@@ -24,7 +26,7 @@ from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.deletes import DeleteAnswer, delete_object
 from shared.catalog.models.base import MAX_KEY_BYTES
-from shared.catalog.reads import Readable, Source, open_version
+from shared.catalog.reads import Readable, Source
 from shared.core.errors import PreconditionError, RequestError
 
 router = APIRouter(tags=["objects"])
@@ -56,11 +58,15 @@ async def get_object(
 ) -> Response:
     """The newest content that may be read: also one that its upload task has not stored yet.
 
+    An absent key that a rule of the bucket lets be fetched from an origin is waited for (a 503 with
+    Retry-After when that takes too long), or the client is sent there, or it is a 404 meanwhile.
     Scope `objects:read`.
     """
     name = _key(request, key)
     for look in range(1, LOOKS + 1):
-        found = await _look_up(caller, bucket, name)
+        found = await look_up(request, caller, bucket, name)
+        if isinstance(found, Response):
+            return found
         answer = _judge(request, found)
         if isinstance(answer, Response):
             return answer
@@ -97,7 +103,9 @@ async def head_object(
     request: Request, caller: LinkOrKeyDep, bucket: BucketName, key: KeyPath
 ) -> Response:
     """What a GET would answer, without the bytes. Scope `objects:read`."""
-    found = await _look_up(caller, bucket, _key(request, key))
+    found = await look_up(request, caller, bucket, _key(request, key))
+    if isinstance(found, Response):
+        return found
     answer = _judge(request, found)
     if isinstance(answer, Response):
         return answer
@@ -143,13 +151,6 @@ def _key(request: Request, matched: str) -> str:
     return object_key(request.scope["raw_path"], matched, max_bytes=MAX_KEY_BYTES)
 
 
-async def _look_up(caller: Caller, bucket: str, key: str) -> Readable:
-    def work(session: Session, principal: Principal) -> Readable:
-        return open_version(session, get_bucket(session, principal.tenant_id, bucket), key)
-
-    return await caller.read("objects:read", work)
-
-
 def _judge(request: Request, found: Readable) -> Response | ByteRange | None:
     """Return an answer without content, the range to send, or None for all of it."""
     conditions = parse_conditions(request.headers)
@@ -187,6 +188,7 @@ def _validators(found: Readable) -> dict[str, str]:
         "last-modified": format_datetime(modified, usegmt=True),
         "x-blox-version": str(found.version_id),
         "x-blox-state": str(found.state),
+        **expiry_header(found.expires_at),
     }
 
 
