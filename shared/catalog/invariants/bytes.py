@@ -20,6 +20,8 @@ from shared.catalog.invariants.leftovers import (
     unneeded_uploads,
 )
 from shared.catalog.models import (
+    BackupContent,
+    BackupContentState,
     Blob,
     Location,
     LocationState,
@@ -72,6 +74,7 @@ def byte_breaches(session: Session, stores: Stores) -> Iterator[Breach]:
         except BloxError as error:
             yield Breach("channels answer", f"channel {name}", str(error))
     yield from _stored(session, opened, stores)
+    yield from _held(session, opened, stores)
     yield from _acknowledged(session, stores)
     yield from _parts(session, stores)
     yield from unnamed_files(session, stores.staging, stores.ages)
@@ -99,6 +102,35 @@ def _stored(session: Session, opened: dict[str, Channel], stores: Stores) -> Ite
             if fault:
                 subject = f"location {location_id} ({name}:{key})"
                 yield Breach("stored bytes are there", subject, fault)
+        if len(page) < _PAGE:
+            return
+        last = page[-1][0]
+
+
+def _held(session: Session, opened: dict[str, Channel], stores: Stores) -> Iterator[Breach]:
+    last = 0
+    while True:
+        query = (
+            sa.select(
+                BackupContent.id,
+                BackupContent.target,
+                BackupContent.key,
+                BackupContent.size_bytes,
+                BackupContent.sha256,
+            )
+            .where(BackupContent.state == BackupContentState.STORED, BackupContent.id > last)
+            .order_by(BackupContent.id)
+            .limit(_PAGE)
+        )
+        page = session.execute(query).all()
+        session.rollback()
+        for content_id, name, key, size, digest in page:
+            if name not in opened:
+                continue  # That a channel does not answer, or is gone, is said once.
+            fault = _fault(opened[name], key, size, digest, is_deep=stores.is_deep)
+            if fault:
+                subject = f"backup content {content_id} ({name}:{key})"
+                yield Breach("backed-up bytes are there", subject, fault)
         if len(page) < _PAGE:
             return
         last = page[-1][0]

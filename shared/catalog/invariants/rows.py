@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from sqlalchemy.orm import Session
 
+from shared.catalog.invariants.backups import backup_breaches
 from shared.catalog.invariants.contents import content_breaches
 from shared.catalog.invariants.objects import object_breaches
 from shared.catalog.invariants.removal import removal_breaches
@@ -32,3 +33,4 @@ def row_breaches(
     yield from session_breaches(session, late, swept)
     yield from review_breaches(session)
     yield from removal_breaches(session, late)
+    yield from backup_breaches(session, late, swept)

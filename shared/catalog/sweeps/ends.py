@@ -18,6 +18,7 @@ from shared.catalog.models import (
     VersionState,
     by_index,
 )
+from shared.catalog.sweeps.backups import open_work
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
 from shared.catalog.sweeps.origins import page_of_open_pulls
 from shared.core.errors import BloxError
@@ -26,7 +27,7 @@ from shared.outbox.settling import SettleTask, kind_of
 from shared.outbox.states import State
 
 #: Queues whose kinds have hooks.
-_QUEUES = ("delete", "origin", "replica", "review", "upload")
+_QUEUES = ("backup", "delete", "origin", "replica", "restore", "review", "upload")
 
 
 class Unfinished(NamedTuple):
@@ -120,6 +121,10 @@ class EndSweep:
             turn.check()
             last = pulls[-1][0]
             yield from self._ended([task_id for _, task_id in pulls if task_id])
+
+        for page_of_work in open_work(self._db):
+            turn.check()
+            yield from self._ended([task_id for _, task_id in page_of_work if task_id])
 
     def _pulls(self, after: int) -> Sequence[tuple[int, int | None]]:
         return self._db.run_session(

@@ -10,6 +10,7 @@ from typing import Protocol
 import structlog
 
 from shared.catalog.sweeps.answers import AnswerSweep
+from shared.catalog.sweeps.backups import BackupSweep
 from shared.catalog.sweeps.blobs import BlobSweep
 from shared.catalog.sweeps.bodies import BodySweep
 from shared.catalog.sweeps.context import Pass, SweepContext
@@ -63,6 +64,7 @@ class Sweeper:
             HoldSweep(context),
             BlobSweep(context),
             LocationSweep(context),
+            BackupSweep(context),
             UploadSweep(context),
             BodySweep(context),
             SessionSweep(context),

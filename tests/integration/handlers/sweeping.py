@@ -31,7 +31,7 @@ def sweeper(stand: Stand, **limits: Any) -> Sweeper:
         staging=stand.staging,
         limits=SweepLimits(**chosen),
     )
-    for queue in ("delete", "origin", "upload", "review"):
+    for queue in ("backup", "restore", "delete", "origin", "upload", "review"):
         stand.register(kind_of(queue))
     return Sweeper(context, retry=lambda task_id: retry(stand.bench.context, task_id, by="sweep"))
 

@@ -1,0 +1,168 @@
+"""Retention: which runs go, and that what a manifest or an open run needs never does."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.backups.contents import lock_content_ids
+from shared.catalog.models import BackupContent, BackupRun
+from tests.integration.handlers.sweeping import passes, sweeper
+from tests.support.backups import TARGET, BackupStand
+from tests.support.outbox import Thread
+
+
+def age(stand: BackupStand, run_id: int, days: float) -> None:
+    """Let a run's snapshot be older."""
+    with stand.db.engine.begin() as connection:
+        moment = stand.run_row(run_id).snapshot_at
+        assert moment is not None
+        connection.execute(
+            sa.update(BackupRun)
+            .where(BackupRun.id == run_id)
+            .values(snapshot_at=moment - dt.timedelta(days=days))
+        )
+
+
+def test_surplus_runs_go_and_with_them_what_only_they_named(stand: BackupStand) -> None:
+    bucket = stand.backed_up(keep_runs=2)
+    stand.stored(bucket, "kept", b"kept")
+    stand.stored(bucket, "k", b"1")
+    runs = [stand.back_up(bucket)]
+    for body in (b"2", b"3"):
+        stand.stored(bucket, "k", body)
+        runs.append(stand.back_up(bucket))
+    assert [stand.run_row(run.id).state for run in runs] == ["pruned", "complete", "complete"]
+    held = {stand.channels.read(TARGET, one.key) for one in stand.contents("stored")}
+    assert held == {b"kept", b"2", b"3"}
+    assert len(stand.contents("tombstone")) == 1
+    assert len(stand.contents("stored", "manifest")) == 2
+    assert len(stand.channels.keys(TARGET)) == 5
+    assert stand.items(runs[0].id) == []
+    for run in runs[1:]:
+        for line in stand.manifest(run)[1:-1]:
+            assert stand.channels.read(TARGET, line["target_key"])
+
+
+def test_old_runs_go_but_never_the_newest(stand: BackupStand) -> None:
+    bucket = stand.backed_up(keep_days=3)
+    stand.stored(bucket, "k", b"1")
+    first = stand.back_up(bucket)
+    stand.stored(bucket, "k", b"2")
+    second = stand.back_up(bucket)
+    age(stand, first.id, 10)
+    age(stand, second.id, 5)
+    assert stand.prune_target(bucket) == ["completed"]
+    assert stand.run_row(first.id).state == "pruned"
+    assert stand.run_row(second.id).state == "complete"
+
+
+def test_the_grace_is_waited_for_without_counting(stand: BackupStand) -> None:
+    bucket = stand.backed_up(keep_runs=1, grace_seconds=3600)
+    stand.stored(bucket, "k", b"1")
+    stand.back_up(bucket)
+    stand.stored(bucket, "k", b"2")
+    begun = stand.begin(bucket)
+    for _ in range(3):
+        stand.work(stand.waiting("backup")[-1])
+    assert stand.run_row(begun.id).state == "complete"
+    (prune,) = stand.waiting("backup")
+    assert stand.task(prune)["attempt"] == 0
+    assert stand.work(prune) == "scheduled"
+    assert len(stand.contents("stored")) == 2
+    with stand.db.engine.begin() as connection:
+        past = stand.contents()[0].created_at - dt.timedelta(hours=2)
+        connection.execute(
+            sa.update(BackupContent)
+            .where(BackupContent.unneeded_at.is_not(None))
+            .values(unneeded_at=past)
+        )
+    assert stand.work(prune) == "completed"
+    assert len(stand.contents("stored")) == 1
+
+
+def test_a_cancelled_runs_copies_stay_for_the_grace_and_go_after_it(stand: BackupStand) -> None:
+    bucket = stand.backed_up()
+    stand.stored(bucket, "k", b"k")
+    run = stand.begin(bucket)
+    stand.work(run.task_id)
+    stand.work(stand.items(run.id)[0].task_id)
+    with stand.db.engine.begin() as connection:
+        connection.execute(sa.update(BackupRun).values(state="cancelled", pins_until=None))
+    stand.work(run.task_id)
+    assert stand.prune_target(bucket) == ["completed"]
+    assert stand.contents("stored") == []
+    assert stand.channels.keys(TARGET) == []
+    assert stand.items(run.id) == []
+
+
+def test_an_open_run_keeps_what_it_has_named(stand: BackupStand) -> None:
+    bucket = stand.backed_up(keep_runs=1)
+    stand.stored(bucket, "a", b"a")
+    stand.stored(bucket, "b", b"b")
+    run = stand.begin(bucket)
+    stand.work(run.task_id)
+    stand.work(stand.items(run.id)[0].task_id)
+    assert "completed" in stand.prune_target(bucket)
+    assert len(stand.contents("stored")) >= 1
+    stand.carry_on()
+    assert stand.run_row(run.id).state == "complete"
+
+
+def test_another_buckets_manifest_keeps_what_both_name(stand: BackupStand) -> None:
+    first = stand.backed_up("first", keep_runs=1)
+    second = stand.backed_up("second", keep_runs=1)
+    stand.stored(first, "k", b"shared")
+    stand.stored(second, "k", b"shared")
+    stand.back_up(first)
+    other = stand.back_up(second)
+    assert (other.counts or {})["reused"] == 1
+    stand.remove(first, "k")
+    stand.back_up(first)
+    assert [stand.channels.read(TARGET, one.key) for one in stand.contents("stored")] == [b"shared"]
+
+
+def test_a_run_that_names_a_content_meets_its_pruning_under_the_lock(stand: BackupStand) -> None:
+    """The last manifest that names it is pruned while a run is about to name it once more."""
+    bucket = stand.backed_up(keep_runs=1)
+    stand.stored(bucket, "k", b"k")
+    first = stand.back_up(bucket)
+    (content,) = stand.contents("stored")
+    run = stand.begin(bucket)
+    with stand.db.engine.begin() as connection:
+        connection.execute(
+            sa.update(BackupRun).where(BackupRun.id == first.id).values(state="pruned")
+        )
+    if stand.db.engine.dialect.name == "sqlite":
+        assert stand.work(run.task_id) == "completed"  # It has the database for itself.
+    else:
+        with stand.db.engine.connect() as connection, connection.begin():
+            lock_content_ids(Session(connection), [content.id])
+            naming = Thread(lambda: stand.work(run.task_id))
+            stand.bench.await_lock_wait()
+        assert naming.join_answer() == "completed"
+    stand.carry_on()
+    assert stand.prune_target(bucket) == ["completed"]
+    done = stand.run_row(run.id)
+    for line in stand.manifest(done)[1:-1]:
+        assert stand.channels.read(TARGET, line["target_key"]) == b"k"
+
+
+def test_contents_condemned_first_are_copied_anew(stand: BackupStand) -> None:
+    bucket = stand.backed_up()
+    stand.stored(bucket, "k", b"k")
+    stand.back_up(bucket)
+    with stand.db.engine.begin() as connection:
+        connection.execute(
+            sa.update(BackupContent)
+            .where(BackupContent.kind == "content")
+            .values(state="condemned")
+        )
+    run = stand.back_up(bucket)
+    assert (run.counts or {})["copied"] == 1
+    passes(sweeper(stand), 2)
+    assert [one.state for one in stand.contents()] == ["tombstone", "stored"]
+    for line in stand.manifest(run)[1:-1]:
+        assert stand.channels.read(TARGET, line["target_key"]) == b"k"
