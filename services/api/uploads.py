@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from services.api.lifetimes import parse_lifetime
-from shared.catalog.lifecycle import Lifetime
+from shared.catalog.lifecycle import UNTIMED, Lifetime
 from shared.catalog.limits import (
     DEFAULT_CONTENT_TYPE,
     check_content_type,
@@ -35,7 +35,7 @@ class Declared:
     md5: str | None = None
     content_type: str = DEFAULT_CONTENT_TYPE
     metadata: Mapping[str, str] = field(default_factory=dict)
-    lifetime: Lifetime = Lifetime()
+    lifetime: Lifetime = UNTIMED
 
 
 def parse_declared(

@@ -16,9 +16,9 @@ from shared.catalog.blobs import add_reference
 from shared.catalog.conditions import UNCONDITIONAL, Conditions
 from shared.catalog.context import Catalogue
 from shared.catalog.deletes import end_stored
-from shared.catalog.holds import NotStoredYet, refuse_held
 from shared.catalog.expiries import own_times
-from shared.catalog.lifecycle import Lifetime
+from shared.catalog.holds import NotStoredYet, refuse_held
+from shared.catalog.lifecycle import UNTIMED, Lifetime
 from shared.catalog.limits import check_content_type, check_key, check_metadata
 from shared.catalog.locking import LockedKey, share_bucket
 from shared.catalog.many_keys import find_object, lock_pair
@@ -56,7 +56,7 @@ class CopyOrder:
     is_move: bool = False
     content_type: str | None = None
     metadata: Mapping[str, str] | None = None
-    lifetime: Lifetime = Lifetime()
+    lifetime: Lifetime = UNTIMED
     source_conditions: Conditions = UNCONDITIONAL
     target_conditions: Conditions = UNCONDITIONAL
 
@@ -201,7 +201,7 @@ def _judge(
 def _facts(session: Session, order: CopyOrder, version: Version) -> Facts:
     kept = version.user_metadata if order.metadata is None else check_metadata(order.metadata)
     lifetime = order.lifetime
-    if order.is_move and lifetime == Lifetime():
+    if order.is_move and lifetime == UNTIMED:
         lifetime = Lifetime(at=own_times(session, [version.id]).get(version.id), is_kept=True)
     return facts_of(
         version,

@@ -97,6 +97,10 @@ class Lifetime:
         return self.at
 
 
+#: No time of its own: only the bucket's rules count.
+UNTIMED = Lifetime()
+
+
 def earlier(one: dt.datetime | None, other: dt.datetime | None) -> dt.datetime | None:
     """Return the earlier of two times, of which either may be never."""
     times = [moment for moment in (one, other) if moment is not None]

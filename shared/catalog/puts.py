@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from shared.catalog.blobs import has_stored_location
 from shared.catalog.conditions import UNCONDITIONAL, Conditions
 from shared.catalog.context import Catalogue
-from shared.catalog.lifecycle import Lifetime
+from shared.catalog.lifecycle import UNTIMED, Lifetime
 from shared.catalog.limits import check_content_type, check_key, check_metadata, check_sha256
 from shared.catalog.locking import Content, LockedKey, lock_key, share_bucket
 from shared.catalog.models import (
@@ -65,7 +65,7 @@ class Staged:
     content_type: str
     sniffed_type: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    lifetime: Lifetime = Lifetime()
+    lifetime: Lifetime = UNTIMED
 
 
 def commit_put(
@@ -202,7 +202,7 @@ def instant_upload(
         sniffed_type=known.sniffed_type,
         metadata=facts.metadata,
         staging_key=None,
-        lifetime=lifetime or Lifetime(),
+        lifetime=lifetime or UNTIMED,
     )
     return store_at_once(session, catalogue, bucket, locked, facts)
 

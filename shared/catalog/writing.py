@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from shared.catalog.context import Catalogue
 from shared.catalog.expiries import note_expiry
-from shared.catalog.lifecycle import Lifetime
+from shared.catalog.lifecycle import UNTIMED, Lifetime
 from shared.catalog.locking import LockedKey
 from shared.catalog.models import Blob, Bucket, Version, VersionState
 from shared.catalog.supersede import supersede_rows
@@ -49,7 +49,7 @@ class Facts:
     sniffed_type: str | None
     metadata: dict[str, str]
     staging_key: str | None
-    lifetime: Lifetime = Lifetime()
+    lifetime: Lifetime = UNTIMED
 
 
 @dataclass(frozen=True, slots=True)
