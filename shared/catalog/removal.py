@@ -19,6 +19,7 @@ from shared.catalog.models import (
     BlobState,
     Location,
     LocationState,
+    Replica,
     utc_clock,
 )
 
@@ -98,6 +99,12 @@ def finish(session: Session, blob: Blob | None, *, task_id: int) -> bool:
     if left(session, blob.id).count:
         return False
     blob.state, blob.deleted_at = BlobState.DELETED, utc_clock()
+    # Rows that ask for copies of it ask for nothing any more.
+    session.execute(
+        sa.delete(Replica)
+        .where(Replica.blob_id == blob.id)
+        .execution_options(synchronize_session=False)
+    )
     session.flush()
     return True
 
