@@ -129,9 +129,9 @@ class Crowd:
 
     def _kill_in_turn(self) -> None:
         turn = 0
-        # The workers first: while the API is away nobody does anything.
-        killed = set(self._stack.names) - {"redis"}
-        names = sorted(killed, key=lambda name: (name == "api", name))
+        # The API once in a while only: as long as it is away nobody does anything.
+        workers = sorted(set(self._stack.names) - {"redis", "api"})
+        names = [*workers, *workers, "api"]
         while not self._is_over.wait(self._kill_every):
             try:
                 self._stack.kill(names[turn % len(names)])
@@ -175,7 +175,7 @@ class _Client:
                 act()
             except httpx.HTTPError as error:
                 self._crowd.done[f"cut {type(error).__name__}"] += 1
-                self._crowd._is_over.wait(0.05)
+                self._crowd._is_over.wait(0.5 + self._dice.random())
         self._http.close()
 
     def _anywhere(self) -> tuple[str, str]:
