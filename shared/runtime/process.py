@@ -18,6 +18,7 @@ from shared.runtime.descriptors import raise_limit
 from shared.runtime.health import Health
 from shared.runtime.health_server import HealthServer
 from shared.runtime.logging import configure_logging
+from shared.runtime.memory import give_back_large_buffers
 from shared.runtime.metrics import Metrics, product_version
 from shared.runtime.problems import problems
 from shared.runtime.settings import Settings, SettingsError
@@ -54,6 +55,7 @@ class Process:
         configure_logging(self.settings.log, service=self.service)
         for warning in found.warnings:
             _log.warning("settings_warning", warning=warning)
+        give_back_large_buffers()
         self._take_signals()
         self._health_server = HealthServer(
             self.health,
