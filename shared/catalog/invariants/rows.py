@@ -11,6 +11,7 @@ from shared.catalog.invariants.backups import backup_breaches
 from shared.catalog.invariants.contents import content_breaches
 from shared.catalog.invariants.objects import object_breaches
 from shared.catalog.invariants.removal import removal_breaches
+from shared.catalog.invariants.replicas import replica_breaches
 from shared.catalog.invariants.reviews import review_breaches
 from shared.catalog.invariants.sessions import session_breaches
 from shared.catalog.invariants.work import work_breaches
@@ -34,3 +35,4 @@ def row_breaches(
     yield from review_breaches(session)
     yield from removal_breaches(session, late)
     yield from backup_breaches(session, late, swept)
+    yield from replica_breaches(session, late)
