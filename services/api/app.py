@@ -12,6 +12,7 @@ from services.api.edge import Edge
 from services.api.pull_watch import PullWatch
 from services.api.routes import (
     audit,
+    backups,
     buckets,
     channels,
     copies,
@@ -29,6 +30,7 @@ from services.api.routes import (
     regions,
     removals,
     replicas,
+    restores,
     reviewers,
     reviews,
     sessions,
@@ -54,6 +56,7 @@ _TAGS = [
     {"name": "buckets", "description": "Where objects live, and under which rules."},
     {"name": "objects", "description": "Put, get, list and delete content."},
     {"name": "uploads", "description": "Content in parts, that survives breaks and restarts."},
+    {"name": "backups", "description": "Backups of buckets, restores, and copies that are lost."},
     {"name": "tasks", "description": "The work behind them: watch, cancel, run again."},
     {"name": "reviews", "description": "Content that waits for, passed or failed its review."},
     {"name": "notifications", "description": "Hear by signed webhooks what became of objects."},
@@ -66,8 +69,8 @@ _ROUTERS = [
     area.router
     for area in (
         puts, objects, origins, links, listing, instant, sessions, parts, copies, expiries,
-        holds, removals, buckets, replicas, tasks, task_actions, reviews, reviewers,
-        subscriptions, tenants, keys, channels, nodes, regions, audit,
+        holds, removals, buckets, replicas, backups, restores, tasks, task_actions, reviews,
+        reviewers, subscriptions, tenants, keys, channels, nodes, regions, audit,
     )
 ]  # fmt: skip
 

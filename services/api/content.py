@@ -22,7 +22,7 @@ from services.api.work import Work
 from shared.core.clock import Deadline
 from shared.core.errors import BloxError, UnavailableError
 from shared.storage.bandwidth import TokenBucket
-from shared.storage.errors import ChannelError, DeadlinePassed
+from shared.storage.errors import ChannelError, DeadlinePassed, ObjectMissing
 from shared.storage.source import Readable
 
 log = structlog.get_logger()
@@ -65,6 +65,15 @@ class Place:
 
     open: Callable[[], Door]
     key: str
+    location_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A location whose bytes are not there, or too few."""
+
+    location_id: int
+    code: str
 
 
 class ContentReader:
@@ -79,6 +88,9 @@ class ContentReader:
         self._open: AbstractContextManager[Iterator[bytes]] | None = None
         self._chunks: Iterator[bytes] = iter(())
         self._last_error: BloxError | None = None
+        self._present: Place | None = None
+        #: Places of which the channel said that it does not have the bytes.
+        self.damaged: list[Damaged] = []
 
     def is_done(self) -> bool:
         """Tell whether all was read."""
@@ -97,6 +109,7 @@ class ContentReader:
             except _PLACE_FAILED as error:
                 log.warning("content_place_failed", position=self._position, error=str(error))
                 self._last_error = error
+                self._note(error)
                 self.close()
                 continue
             self._position += len(chunk)
@@ -121,7 +134,15 @@ class ContentReader:
             raise ContentMissing(error=str(self._last_error)) from self._last_error
         return place
 
+    def _note(self, error: BloxError) -> None:
+        place = self._present
+        if place is None or place.location_id is None:
+            return
+        if isinstance(error, ObjectMissing) or error.code == ContentShort.code:
+            self.damaged.append(Damaged(place.location_id, error.code))
+
     def _enter(self, place: Place) -> None:
+        self._present = place
         door = place.open()
         self._limit = door.limit
         opened = door.readable.get(

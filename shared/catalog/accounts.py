@@ -38,6 +38,8 @@ SCOPES = frozenset(
         "tasks:write",
         "reviews:read",
         "reviews:write",
+        "backups:read",
+        "backups:write",
         "holds:read",
         "holds:write",
         "notifications:read",

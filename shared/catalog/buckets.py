@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shared.catalog.backup_policy import BackupPolicy
+from shared.catalog.backups.runs import has_backups
 from shared.catalog.context import Catalogue
 from shared.catalog.lifecycle import Lifecycle
 from shared.catalog.lifecycle_walks import begin_walk, end_walk, revision_of
@@ -153,7 +154,8 @@ def list_buckets(
 
 
 def delete_bucket(session: Session, tenant_id: str, name: str) -> None:
-    """Delete an empty bucket. Raises NotFoundError and ConflictError (`bucket_not_empty`).
+    """Delete an empty bucket. Raises NotFoundError and ConflictError (`bucket_not_empty`,
+    `bucket_has_backups`).
 
     A version in review counts. Writers hold the bucket's shared lock, so none is overlooked.
     """
@@ -167,6 +169,8 @@ def delete_bucket(session: Session, tenant_id: str, name: str) -> None:
     )
     if occupied:
         raise ConflictError("the bucket is not empty", code="bucket_not_empty")
+    if has_backups(session, bucket.id):
+        raise ConflictError("drop the bucket's backups first", code="bucket_has_backups")
     end_rules(session, bucket.id)
     end_walk(session, bucket.id)
     session.delete(bucket)

@@ -15,6 +15,8 @@ from sqlalchemy.orm import Session
 
 from shared.catalog.limits import check_channel_name, is_name
 from shared.catalog.models import (
+    BackupContent,
+    BackupContentState,
     Bucket,
     ChannelRecord,
     Location,
@@ -100,13 +102,26 @@ def delete_channel(session: Session, name: str) -> None:
         name in row.channels or name in (row.replica_channels or ())
         for row in session.execute(sa.select(Bucket.channels, Bucket.replica_channels))
     )
-    if holds or named:
+    if holds or named or _keeps_backups(session, name):
         raise ConflictError(
             "the channel still holds bytes or stands in a bucket", code="channel_in_use"
         )
     session.delete(record)
     session.flush()
     _bump(session)
+
+
+def _keeps_backups(session: Session, name: str) -> bool:
+    holds = session.scalar(
+        sa.select(
+            sa.exists().where(
+                BackupContent.target == name,
+                BackupContent.state != BackupContentState.TOMBSTONE,
+            )
+        )
+    )
+    rules = session.scalars(sa.select(Bucket.backup).where(Bucket.backup.is_not(None)))
+    return bool(holds) or any(rule is not None and rule["target"] == name for rule in rules)
 
 
 def list_channels(session: Session) -> list[ChannelRecord]:

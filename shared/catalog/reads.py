@@ -30,6 +30,7 @@ class Source:
 
     channel: str | None
     key: str
+    location_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ def _sources(session: Session, bucket: Bucket, version: Version) -> tuple[Source
     if version.state != VersionState.STORED:
         return () if version.staging_key is None else (Source(None, version.staging_key),)
     rows = session.execute(
-        sa.select(Location.channel, Location.key)
+        sa.select(Location.id, Location.channel, Location.key)
         .where(Location.blob_id == version.blob_id, Location.state == LocationState.STORED)
         .order_by(Location.id)
     ).all()
@@ -96,4 +97,4 @@ def _sources(session: Session, bucket: Bucket, version: Version) -> tuple[Source
     preferred = dict.fromkeys((*bucket.channels, *(bucket.replica_channels or ())))
     order = {name: place for place, name in enumerate(preferred)}
     rows = sorted(rows, key=lambda row: order.get(row.channel, len(order)))
-    return tuple(Source(row.channel, row.key) for row in rows)
+    return tuple(Source(row.channel, row.key, row.id) for row in rows)

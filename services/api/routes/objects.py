@@ -17,6 +17,7 @@ from services.api.deps import Api, CallerDep
 from services.api.keys import object_key
 from services.api.lifetimes import expiry_header
 from services.api.links import LinkOrKeyDep
+from services.api.losses import report
 from services.api.openapi import RAW_CONTENT, READ_HEADERS, WRITE_CONDITIONS
 from services.api.ranges import ByteRange, Unsatisfiable, parse_range
 from services.api.routes.puts import BucketName, KeyPath
@@ -76,8 +77,10 @@ async def get_object(
             first = await caller.api.work.files(reader.read)
         except ContentMissing:
             if look == LOOKS:
+                await report(caller.api, reader.damaged)
                 raise
             continue
+        await report(caller.api, reader.damaged)
         headers = _headers(found, length)
         if answer is not None:
             headers["content-range"] = answer.content_range(found.size)
@@ -168,7 +171,9 @@ def _judge(request: Request, found: Readable) -> Response | ByteRange | None:
 
 
 def _places(api: Api, sources: Sequence[Source]) -> list[Place]:
-    return [Place(_opener(api, source.channel), source.key) for source in sources]
+    return [
+        Place(_opener(api, source.channel), source.key, source.location_id) for source in sources
+    ]
 
 
 def _opener(api: Api, channel: str | None) -> Callable[[], Door]:

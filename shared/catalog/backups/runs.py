@@ -172,6 +172,19 @@ def has_open_items(session: Session, run_id: int) -> bool:
     )
 
 
+def has_backups(session: Session, bucket_id: int) -> bool:
+    """Tell whether a bucket has a run that can be restored from, or may become one."""
+    living = (BackupRunState.OPEN, BackupRunState.COMPLETE)
+    return (
+        session.scalar(
+            sa.select(
+                sa.exists().where(BackupRun.bucket_id == bucket_id, BackupRun.state.in_(living))
+            )
+        )
+        is True
+    )
+
+
 def enqueue_prune(
     session: Session, catalogue: Catalogue, *, tenant_id: str, bucket_id: int, target: str
 ) -> None:
