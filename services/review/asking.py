@@ -17,8 +17,8 @@ from services.review.reviewers.finding import Finding, Outcome
 from shared.catalog import fenced
 from shared.catalog.asking import BY_DEADLINE, BY_POLL, BY_RESPONSE, Ask, AskStep
 from shared.catalog.review_callbacks import MAX_ANSWER_BYTES, WebhookAnswer, parse_answer
+from shared.catalog.review_cases import Case
 from shared.catalog.reviewer_specs import WebhookSpec
-from shared.catalog.reviewing import Case
 from shared.catalog.webhook_reviewers import Door, find_door
 from shared.core.clock import utc_now
 from shared.core.errors import InvalidError, ThrottledError, UnavailableError

@@ -3,34 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from services.review.deps import Deps
 from shared.catalog.payloads import CheckReview
-from shared.catalog.reviewing import Case, read_case
-from shared.core.errors import PermanentError
+from shared.catalog.rereviews.rechecking import read_recheck
+from shared.catalog.review_cases import Case, read_case
+from shared.core.errors import PermanentError, TransientError
 from shared.outbox import Execution
-from shared.storage.errors import SourceError
+from shared.storage.errors import SourceError, SourceUnavailable
 from shared.storage.source import ChannelSource
 
 
 @contextmanager
 def open_content(execution: Execution, case: Case, deps: Deps) -> Iterator[Iterator[bytes]]:
-    """Read the content from its beginning.
+    """Read the content from its beginning, at the first place that has it.
 
     Raises SourceUnavailable when it cannot be read now, SupersededError when it is gone because
     the version is over, SourceError when it is gone and should not be.
     """
-    if case.staging_key is None:
-        raise PermanentError(
-            "the version names no staging file", code="staging_missing", version_id=case.version_id
-        )
-    source = ChannelSource(deps.staging, case.staging_key)
     try:
-        with source.open(0, case.size_bytes, execution.deadline) as content:
-            yield content
+        with ExitStack() as stack:
+            yield _open(stack, execution, case, deps)
     except SourceError:
-        # Gone because the version was superseded meanwhile? Then that is how the task ends.
+        # Gone because the version is over, or moved meanwhile? Then that is how the task ends.
         payload = CheckReview(version_id=case.version_id, blob_id=0, review_id=case.review_id)
-        deps.db.run_session(lambda session: read_case(session, payload), read_only=True)
+        read = read_recheck if case.is_again else read_case
+        now = deps.db.run_session(lambda session: read(session, payload), read_only=True)
+        if now is not None and (now.staging_key, now.places) != (case.staging_key, case.places):
+            raise TransientError("the bytes have moved", version_id=case.version_id) from None
         raise
+
+
+def _open(stack: ExitStack, execution: Execution, case: Case, deps: Deps) -> Iterator[bytes]:
+    """Open the first place that has the bytes."""
+    failure: SourceError | SourceUnavailable | None = None
+    for source in _sources(case, deps):
+        try:
+            return stack.enter_context(source.open(0, case.size_bytes, execution.deadline))
+        except (SourceError, SourceUnavailable) as error:
+            failure = error
+    if failure is not None:
+        raise failure
+    raise SourceUnavailable("no channel can be read now", version_id=case.version_id)
+
+
+def _sources(case: Case, deps: Deps) -> Iterator[ChannelSource]:
+    if case.staging_key is not None:
+        yield ChannelSource(deps.staging, case.staging_key)
+        return
+    if not case.places:
+        raise PermanentError(
+            "the version's bytes are nowhere", code="staging_missing", version_id=case.version_id
+        )
+    for channel, key in case.places:
+        found = None if deps.channels is None else deps.channels.find(channel)
+        if found is not None:
+            yield ChannelSource(found[0].channel, key)

@@ -14,9 +14,9 @@ from services.review import asking, local
 from services.review.deps import Deps
 from services.review.reviewers.finding import SETTLED, Finding, Outcome
 from services.review.sandbox import SandboxFailed
+from shared.catalog.review_cases import Case, Step, record_steps
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.reviewer_specs import ClamavSpec, ReviewerSpec, WebhookSpec
-from shared.catalog.reviewing import Case, Step, record_steps
 from shared.core.errors import TransientError
 from shared.core.failpoints import failpoint
 from shared.outbox import Execution, Snooze

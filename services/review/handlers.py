@@ -12,15 +12,17 @@ from services.review.examining import examine
 from shared.catalog import fenced
 from shared.catalog.hooks import FAIL_MODE
 from shared.catalog.payloads import CheckReview
+from shared.catalog.rereviews.rechecking import RecheckCommit, read_recheck
+from shared.catalog.review_cases import Case, read_case
 from shared.catalog.review_policy import Decision
-from shared.catalog.reviewing import Case, ReviewCommit, read_case
+from shared.catalog.reviewing import ReviewCommit
 from shared.catalog.rulings import BY_REVIEWERS, BY_VERDICT, Ruling
 from shared.core.clock import Deadline
 from shared.core.failpoints import failpoint
 from shared.outbox import Execution, Snooze
 from shared.outbox.completion import Completion
 
-__all__ = ["Deps", "check"]
+__all__ = ["Deps", "check", "recheck"]
 
 #: Seconds that a clean-up may take whose failure is harmless.
 TIDY_SECONDS = 5.0
@@ -37,8 +39,17 @@ def check(execution: Execution, payload: CheckReview, deps: Deps) -> Snooze | No
     """
     failpoint("review.claimed")
     case = deps.db.run_session(lambda session: read_case(session, payload), read_only=True)
-    if case is None:
-        return None
+    return None if case is None else _judge(execution, case, deps)
+
+
+def recheck(execution: Execution, payload: CheckReview, deps: Deps) -> Snooze | None:
+    """Review a version that has passed before; it is served until it is found to be bad."""
+    failpoint("review.claimed")
+    case = deps.db.run_session(lambda session: read_recheck(session, payload), read_only=True)
+    return None if case is None else _judge(execution, case, deps)
+
+
+def _judge(execution: Execution, case: Case, deps: Deps) -> Snooze | None:
     if case.verdict is not None:
         ruling = Ruling(case.verdict, by=BY_VERDICT, reason=case.verdict_reason)
     else:
@@ -59,7 +70,8 @@ def check(execution: Execution, payload: CheckReview, deps: Deps) -> Snooze | No
 
 
 def _commit(execution: Execution, case: Case, ruling: Ruling, deps: Deps) -> None:
-    commit = ReviewCommit(deps.catalogue, case, task_id=execution.task.id)
+    kind = RecheckCommit if case.is_again else ReviewCommit
+    commit = kind(deps.catalogue, case, task_id=execution.task.id)
 
     def write(tx: Completion) -> None:
         commit.apply(tx.session, ruling, trace_parent=execution.task.trace_parent)

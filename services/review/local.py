@@ -10,9 +10,9 @@ from services.review.deps import Deps
 from services.review.reviewers import block_list, clamd, declared, keywords, size
 from services.review.reviewers.finding import Facts, Finding, Outcome
 from services.review.sandbox import review_content as review_in_process
+from shared.catalog.review_cases import Case
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.reviewer_specs import ClamavSpec, ImageSpec, YaraSpec
-from shared.catalog.reviewing import Case
 from shared.outbox import Execution
 
 FACTS = (size.STEP, block_list.STEP)

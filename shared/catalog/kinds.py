@@ -32,6 +32,7 @@ from shared.catalog.payloads import (
     PruneBackups,
     PullOrigin,
     RestoreBlob,
+    ReviewAgain,
     RunBackup,
     RunRestore,
     SendNotification,
@@ -39,6 +40,7 @@ from shared.catalog.payloads import (
 )
 from shared.catalog.removal_hooks import RemovalHooks
 from shared.catalog.replicas.kinds import replica_kinds
+from shared.catalog.rereviews.kinds import rereview_kinds
 from shared.catalog.restores.kinds import restore_kinds
 from shared.catalog.uploading.hooks import AssemblyHooks
 from shared.outbox.kinds import Kind
@@ -82,6 +84,8 @@ class CatalogueKinds:
     upload_store: Kind[StoreUpload]
     upload_assemble: Kind[AssembleUpload]
     review_check: Kind[CheckReview]
+    review_recheck: Kind[CheckReview]
+    review_again: Kind[ReviewAgain]
     delete_blob: Kind[DeleteBlob]
     delete_prefix: Kind[DeletePrefix]
     replica_object: Kind[CopyObject]
@@ -118,6 +122,7 @@ def register_kinds(
     assembly, removal, copy = AssemblyHooks(), RemovalHooks(), CopyHooks(catalogue)
     replica_copy, replica_repair = replica_kinds(STORAGE_RETRY, STORAGE_LIMIT_SECONDS)
     backups = backup_kinds(catalogue, STORAGE_RETRY, STORAGE_LIMIT_SECONDS)
+    rereviews = rereview_kinds(catalogue, RetryPolicy(max_attempts=8), REVIEW_LIMIT_SECONDS)
     restores = restore_kinds(STORAGE_RETRY, STORAGE_LIMIT_SECONDS)
     kinds = CatalogueKinds(
         backup_run=backups.run,
@@ -125,6 +130,8 @@ def register_kinds(
         backup_prune=backups.prune,
         restore_blob=restores.blob,
         restore_run=restores.run,
+        review_again=rereviews.again,
+        review_recheck=rereviews.recheck,
         replica_copy=replica_copy,
         replica_repair=replica_repair,
         notify_send=notify_kind(),

@@ -11,6 +11,8 @@ import pydantic
 UPLOAD_STORE = "upload.store"
 UPLOAD_ASSEMBLE = "upload.assemble"
 REVIEW_CHECK = "review.check"
+REVIEW_RECHECK = "review.recheck"
+REVIEW_AGAIN = "review.again"
 DELETE_BLOB = "delete.blob"
 NOTIFY_SEND = "notify.send"
 ORIGIN_PULL = "origin.pull"
@@ -44,6 +46,12 @@ class CheckReview(pydantic.BaseModel):
     version_id: int
     blob_id: int
     review_id: int
+
+
+class ReviewAgain(pydantic.BaseModel):
+    """Review again what a bucket holds that has not passed under its present policy."""
+
+    run_id: int
 
 
 class DeleteBlob(pydantic.BaseModel):

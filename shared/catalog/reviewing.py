@@ -1,4 +1,4 @@
-"""Reviews: what there is to judge, what the reviewers said, and the transaction that decides.
+"""Reviews: the transactions that decide.
 
 A decision by the reviewers is the review task's own commit; one by a person, or by the end of the
 wait for one, is a transaction of its own that enqueues what follows.
@@ -6,116 +6,17 @@ wait for one, is a transaction of its own that enqueues what follows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-
-import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.context import Catalogue
 from shared.catalog.locking import LockedKey, lock_version
-from shared.catalog.models import (
-    Review,
-    ReviewState,
-    ReviewStep,
-    StepOutcome,
-    Verdict,
-    Version,
-    VersionState,
-    utc_clock,
-)
-from shared.catalog.payloads import CheckReview
+from shared.catalog.models import Review, ReviewState, VersionState
+from shared.catalog.rereviews import rechecking
+from shared.catalog.review_cases import Case
 from shared.catalog.review_policy import Decision, ReviewPolicy
-from shared.catalog.rulings import BY_DEADLINE, REASON_CHARACTERS, Ruling, lock_review, write_ruling
-from shared.catalog.verdicts import find_verdict
+from shared.catalog.rulings import BY_DEADLINE, Ruling, lock_review, write_ruling
 from shared.catalog.versions import is_newest_served
 from shared.core.errors import ConflictError, NotFoundError, SupersededError
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one reviewer of a kind said: an outcome of `StepOutcome` and a sentence."""
-
-    name: str
-    outcome: str
-    detail: str = ""
-    kind: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One version under review, with what is known already.
-
-    `verdict` is an earlier decision on the same content under the same rules, None without one.
-    """
-
-    review_id: int
-    version_id: int
-    tenant_id: str
-    sha256: str
-    size_bytes: int
-    content_type: str
-    staging_key: str | None
-    policy: ReviewPolicy
-    steps: Mapping[str, Step]
-    verdict: Decision | None
-    verdict_reason: str
-
-
-def read_case(session: Session, payload: CheckReview) -> Case | None:
-    """Return what a review task has to judge, None when it is decided or waits for a person.
-
-    Raises SupersededError when the version does not wait for its review any more.
-    """
-    review = session.get(Review, payload.review_id)
-    version = session.get(Version, payload.version_id)
-    if review is None or version is None or review.version_id != version.id:
-        raise SupersededError("the version is gone", version_id=payload.version_id)
-    if review.state in (ReviewState.PASSED, ReviewState.REJECTED, ReviewState.DOUBTFUL):
-        return None
-    if version.state != VersionState.REVIEWING or review.state != ReviewState.OPEN:
-        raise SupersededError(f"the version is {version.state}", version_id=version.id)
-    policy = ReviewPolicy.model_validate(review.policy)
-    verdict = find_verdict(
-        session,
-        tenant_id=version.tenant_id,
-        sha256=version.sha256,
-        policy=policy,
-        content_type=version.content_type,
-    )
-    rows = session.scalars(sa.select(ReviewStep).where(ReviewStep.review_id == review.id))
-    return Case(
-        review_id=review.id,
-        version_id=version.id,
-        tenant_id=version.tenant_id,
-        sha256=version.sha256,
-        size_bytes=version.size_bytes,
-        content_type=version.content_type,
-        staging_key=version.staging_key,
-        policy=policy,
-        steps={row.step: Step(row.step, row.outcome, row.detail, row.kind) for row in rows},
-        verdict=None if verdict is None else _decision_of(verdict),
-        verdict_reason="" if verdict is None else verdict.reason,
-    )
-
-
-def record_steps(session: Session, review_id: int, steps: Iterable[Step]) -> None:
-    """Keep what reviewers said; what was said before in the same step is replaced."""
-    known = {
-        row.step: row
-        for row in session.scalars(sa.select(ReviewStep).where(ReviewStep.review_id == review_id))
-    }
-    for step in steps:
-        row = known.get(step.name)
-        if row is None:
-            row = ReviewStep(
-                review_id=review_id, step=step.name, kind=step.kind, created_at=utc_clock()
-            )
-            session.add(row)
-        row.outcome = step.outcome
-        row.detail = step.detail[:REASON_CHARACTERS]
-        row.ended_at = utc_clock()
-    session.flush()
 
 
 class ReviewCommit:
@@ -186,6 +87,8 @@ def decide_overdue(session: Session, catalogue: Catalogue, review_id: int) -> bo
     review = session.get(Review, review_id)
     if review is None or review.state != ReviewState.DOUBTFUL:
         return False
+    if review.run_id != 0:
+        return rechecking.decide_overdue(session, catalogue, review)
     policy = ReviewPolicy.model_validate(review.policy)
     ruling = Ruling(policy.when_undecided, by=BY_DEADLINE, reason="nobody decided in time")
     try:
@@ -207,6 +110,8 @@ def _decide_waiting(
     found = session.get(Review, review_id)
     if found is None or (tenant_id is not None and found.tenant_id != tenant_id):
         raise NotFoundError("there is no such review", code="review_not_found")
+    if found.run_id != 0:
+        return rechecking.decide_waiting(session, catalogue, found, ruling)
     locked = lock_version(session, found.version_id)
     review = lock_review(session, review_id)
     version = locked.the_version()
@@ -226,7 +131,3 @@ def _decide_waiting(
         raise ConflictError("a newer version has won", code="superseded", review_id=review_id)
     write_ruling(session, catalogue, locked, review, ruling, trace_parent=None)
     return review
-
-
-def _decision_of(verdict: Verdict) -> Decision:
-    return Decision.PASS if verdict.outcome == StepOutcome.PASS else Decision.REJECT

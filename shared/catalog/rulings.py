@@ -67,7 +67,7 @@ def write_ruling(
     review.deadline_at = None
     session.flush()
     if ruling.is_reusable:
-        _keep_verdict(session, locked.the_version(), review, policy)
+        keep_verdict(session, locked.the_version(), review, policy)
     if is_pass:
         promote(session, catalogue, locked, trace_parent=trace_parent)
         return
@@ -82,7 +82,7 @@ def write_ruling(
     )
 
 
-def _keep_verdict(session: Session, version: Version, review: Review, policy: ReviewPolicy) -> None:
+def keep_verdict(session: Session, version: Version, review: Review, policy: ReviewPolicy) -> None:
     """Let the decision count for the same content under the same rules; the latest one counts."""
     outcome = StepOutcome.PASS if review.state == ReviewState.PASSED else StepOutcome.REJECT
     for is_last_try in (False, True):

@@ -21,6 +21,7 @@ from services.delete import handlers as deleting
 from services.delete import prefix as removing
 from services.replica import handlers as replicating
 from services.review import handlers as reviewing
+from services.review.again import review_again
 from services.review.deps import Outside
 from services.upload import assembling
 from services.upload import handlers as uploading
@@ -265,6 +266,8 @@ class Stand:
             "upload.store": lambda e, p: uploading.store(e, p, self.upload),
             "upload.assemble": lambda e, p: assembling.assemble(e, p, self.upload),
             "review.check": lambda e, p: reviewing.check(e, p, self.review),
+            "review.recheck": lambda e, p: reviewing.recheck(e, p, self.review),
+            "review.again": lambda e, p: review_again(e, p, self.review),
             "delete.blob": lambda e, p: deleting.delete(e, p, self.delete),
             "delete.prefix": lambda e, p: removing.delete_prefix(e, p, self.prefix),
             "delete.settle": settle_kind("delete", self.bench.context).handler,
@@ -321,7 +324,7 @@ class Stand:
         """Return the review of a version."""
         return self.look(
             lambda session: session.scalars(
-                sa.select(Review).where(Review.version_id == version_id)
+                sa.select(Review).where(Review.version_id == version_id, Review.run_id == 0)
             ).one()
         )
 

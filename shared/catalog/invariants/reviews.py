@@ -12,15 +12,22 @@ from shared.catalog.models import (
     Bucket,
     Review,
     ReviewState,
+    ReviewStep,
     StepOutcome,
     Verdict,
     Version,
     VersionState,
 )
 from shared.outbox.breach import Breach
+from shared.outbox.schema import tasks
+from shared.outbox.states import ACTIVE
 
 _READABLE = tuple(sorted(SERVED))
 _UNDECIDED = (ReviewState.OPEN, ReviewState.DOUBTFUL)
+_ANSWERED = (StepOutcome.PASS, StepOutcome.REJECT, StepOutcome.DOUBTFUL)
+_WAITING = (StepOutcome.WAITING, StepOutcome.RETRY)
+#: The review that let a version be readable at first.
+_FIRST = sa.and_(Review.version_id == Version.id, Review.run_id == 0)
 
 
 def review_breaches(session: Session) -> Iterator[Breach]:
@@ -29,13 +36,23 @@ def review_breaches(session: Session) -> Iterator[Breach]:
     yield from _never_judged(session)
     yield from _without_review(session)
     yield from _open_for_nobody(session)
+    yield from _again_without_task(session)
+    yield from _waits_for_ever(session)
+    yield from _answered_by_nobody(session)
 
 
 def _not_passed(session: Session) -> Iterator[Breach]:
     query = (
         sa.select(Version.id, Version.state, Review.state)
         .join(Review, Review.version_id == Version.id)
-        .where(Version.state.in_(_READABLE), Review.state != ReviewState.PASSED)
+        .where(
+            Version.state.in_(_READABLE),
+            sa.or_(
+                sa.and_(Review.run_id == 0, Review.state != ReviewState.PASSED),
+                # What passed before and could not be judged again stays; what was found bad, not.
+                Review.state == ReviewState.REJECTED,
+            ),
+        )
     )
     for version_id, state, review in session.execute(query):
         detail = f"{state}, but its review is {review}"
@@ -64,7 +81,7 @@ def _never_judged(session: Session) -> Iterator[Breach]:
     query = (
         sa.select(Version.id, Version.state, Bucket.name)
         .join(Bucket, Bucket.id == Version.bucket_id)
-        .outerjoin(Review, Review.version_id == Version.id)
+        .outerjoin(Review, _FIRST)
         .where(
             Bucket.review_policy_version.is_not(None),
             Version.state.in_(_READABLE),
@@ -82,7 +99,7 @@ def _never_judged(session: Session) -> Iterator[Breach]:
 def _without_review(session: Session) -> Iterator[Breach]:
     query = (
         sa.select(Version.id, Review.state)
-        .outerjoin(Review, Review.version_id == Version.id)
+        .outerjoin(Review, _FIRST)
         .where(
             Version.state == VersionState.REVIEWING,
             sa.or_(Review.id.is_(None), Review.state.not_in(_UNDECIDED)),
@@ -98,6 +115,7 @@ def _open_for_nobody(session: Session) -> Iterator[Breach]:
         sa.select(Review.id, Review.state, Version.id, Version.state)
         .outerjoin(Version, Version.id == Review.version_id)
         .where(
+            Review.run_id == 0,
             Review.state.in_(_UNDECIDED),
             sa.or_(Version.id.is_(None), Version.state != VersionState.REVIEWING),
         )
@@ -105,3 +123,45 @@ def _open_for_nobody(session: Session) -> Iterator[Breach]:
     for review_id, review, version_id, state in session.execute(query):
         detail = f"{review}, but version {version_id} is {state or 'not there'}"
         yield Breach("reviews and versions wait together", f"review {review_id}", detail)
+
+
+def _again_without_task(session: Session) -> Iterator[Breach]:
+    query = (
+        sa.select(Review.id, Review.task_id, tasks.c.state)
+        .outerjoin(tasks, tasks.c.id == Review.task_id)
+        .where(
+            Review.run_id != 0,
+            Review.state == ReviewState.OPEN,
+            sa.or_(tasks.c.id.is_(None), tasks.c.state.not_in(sorted(ACTIVE))),
+        )
+    )
+    for review_id, task_id, state in session.execute(query):
+        detail = f"open again, but its task {task_id} is {state or 'not there'}"
+        yield Breach("unfinished rows have their task", f"review {review_id}", detail)
+
+
+def _waits_for_ever(session: Session) -> Iterator[Breach]:
+    query = sa.select(ReviewStep.id, ReviewStep.outcome).where(
+        ReviewStep.kind == "webhook",
+        ReviewStep.outcome.in_(_WAITING),
+        ReviewStep.ask_id.is_not(None),
+        ReviewStep.deadline_at.is_(None),
+    )
+    for step_id, outcome in session.execute(query):
+        yield Breach("every wait has a deadline", f"step {step_id}", f"{outcome} without an end")
+    doubtful = sa.select(Review.id).where(
+        Review.state == ReviewState.DOUBTFUL, Review.deadline_at.is_(None)
+    )
+    for review_id in session.scalars(doubtful):
+        yield Breach("every wait has a deadline", f"review {review_id}", "doubtful without an end")
+
+
+def _answered_by_nobody(session: Session) -> Iterator[Breach]:
+    """Find answers of reviewers elsewhere that came neither in a response nor in a callback."""
+    query = sa.select(ReviewStep.id, ReviewStep.outcome).where(
+        ReviewStep.kind == "webhook",
+        ReviewStep.outcome.in_(_ANSWERED),
+        sa.or_(ReviewStep.answered_by.is_(None), ReviewStep.asked_at > ReviewStep.ended_at),
+    )
+    for step_id, outcome in session.execute(query):
+        yield Breach("answers have a sender", f"step {step_id}", f"{outcome}, but nobody said so")

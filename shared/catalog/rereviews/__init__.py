@@ -1,0 +1,1 @@
+"""Reviewing again what has passed before: runs over a bucket, and what their reviews decide."""
