@@ -47,7 +47,7 @@ def staging_cleanup(parts: Parts) -> Tick:
 
 def build_sweeper(parts: Parts) -> Sweeper:
     """Return the sweeps of this process."""
-    for queue in ("backup", "delete", "origin", "replica", "restore", "review", "upload"):
+    for queue in ("backup", "delete", "notify", "origin", "replica", "restore", "review", "upload"):
         parts.outbox.register(kind_of(queue))
 
     def retry(task_id: int) -> object:

@@ -27,7 +27,7 @@ from shared.outbox.settling import SettleTask, kind_of
 from shared.outbox.states import State
 
 #: Queues whose kinds have hooks.
-_QUEUES = ("backup", "delete", "origin", "replica", "restore", "review", "upload")
+_QUEUES = ("backup", "delete", "notify", "origin", "replica", "restore", "review", "upload")
 
 
 class Unfinished(NamedTuple):

@@ -19,7 +19,7 @@ from shared.core.errors import ConflictError
 from tests.integration.runtime.asking import ask, read
 from tests.support.eventually import eventually
 
-SERVICES = ("api", "scheduler", "upload-1", "upload-2", "review", "delete", "replica")
+SERVICES = ("api", "scheduler", "upload-1", "upload-2", "review", "delete", "replica", "notify")
 
 
 def get_buckets(stack: EmbeddedStack, key: str) -> int:
@@ -74,7 +74,7 @@ def test_the_scheduler_knows_who_consumes_what(stack: EmbeddedStack) -> None:
             if sample.name == "blox_consumers"
         }
 
-    wanted = {"upload": 2.0, "review": 1.0, "delete": 1.0, "replica": 1.0}
+    wanted = {"upload": 2.0, "review": 1.0, "delete": 1.0, "replica": 1.0, "notify": 1.0}
     eventually(lambda: consumers() == wanted, timeout=30.0, message="statistics name all workers")
 
 

@@ -1,0 +1,383 @@
+"""Event notifications: who hears of what, and what was sent."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from sqlalchemy.orm import Session
+
+from services.api.auth import actor
+from services.api.deps import CallerDep
+from services.api.idempotency import Answer, TicketDep
+from services.api.json_route import JsonRoute
+from services.api.posts import act_once, write_once
+from services.api.vetting import vet_address
+from services.api.views import DEFAULT_LIMIT, MAX_ID, Cursor, Limit, PageView, Time, View
+from shared.catalog.accounts import Principal
+from shared.catalog.buckets import get_bucket
+from shared.catalog.models import Bucket, Delivery, DeliveryState, Notification, Subscription
+from shared.catalog.notifying.subscriptions import (
+    CHOICES,
+    Replayed,
+    add_subscription,
+    delete_subscription,
+    drop_old_secrets,
+    enable,
+    find_subscription,
+    list_subscriptions,
+    replay,
+    rotate_secret,
+    send_test,
+)
+from shared.core.errors import ConflictError, NotFoundError
+
+router = APIRouter(tags=["notifications"], route_class=JsonRoute)
+
+READ, WRITE = "notifications:read", "notifications:write"
+
+SubscriptionId = Annotated[int, Path(ge=1, le=MAX_ID, description="The subscription's id.")]
+DeliveryId = Annotated[int, Path(ge=1, le=MAX_ID, description="The delivery's id.")]
+
+
+class SubscriptionOrder(BaseModel):
+    """Who hears of what."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str = Field(max_length=2048, description="Where events go, by a signed POST.")
+    events: list[str] = Field(min_length=1, description=f"Some of {', '.join(CHOICES)}.")
+    bucket: str | None = Field(None, max_length=63, description="Null: all buckets.")
+    prefix: str = Field("", max_length=1024, description="Only keys that begin with it.")
+
+
+class SubscriptionView(View):
+    """A subscription, without its secrets."""
+
+    id: int
+    url: str
+    events: list[str]
+    bucket: str | None = Field(description="Null for all, or where the bucket is gone.")
+    prefix: str
+    is_enabled: bool
+    disabled_code: str | None = Field(description="`by_hand`, or `gone`: the receiver said 410.")
+    failures: int = Field(description="Failures in a row.")
+    failing_until: Time | None = Field(description="Until then nothing is sent.")
+    created_at: Time
+    updated_at: Time
+
+
+class NewSubscriptionView(SubscriptionView):
+    """A subscription, with the secret that signs its events."""
+
+    secret: str = Field(description="Shown once.")
+
+
+class SubscriptionList(View):
+    """A tenant's subscriptions, by id."""
+
+    items: list[SubscriptionView]
+
+
+class SubscriptionChange(BaseModel):
+    """Whether it hears."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    is_enabled: bool
+
+
+class SecretView(BaseModel):
+    """A secret that was just made."""
+
+    secret: str = Field(
+        description="Shown once. The older ones sign as well until they are dropped."
+    )
+
+
+class DeliveryView(View):
+    """One event on its way to one address."""
+
+    id: int
+    subscription_id: int
+    notification_id: int
+    type: str
+    data: dict[str, Any]
+    state: str = Field(description="`pending`, `delivered` or `failed`.")
+    tries: int
+    status: int | None = Field(description="Of the last answer.")
+    error_code: str | None
+    task_id: int | None
+    created_at: Time
+    ended_at: Time | None
+
+    @field_validator("data")
+    @classmethod
+    def _without_ids(cls, data: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in data.items() if name != "bucket_id"}
+
+
+class ReplayOrder(BaseModel):
+    """From where on events are sent again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    after: int = Field(0, ge=0, le=MAX_ID, description="Only notifications with larger ids.")
+
+
+class ReplayView(BaseModel):
+    """How many events are on their way again."""
+
+    begun: int
+
+
+@router.post(
+    "/subscriptions",
+    summary="Subscribe to events",
+    status_code=201,
+    response_model=NewSubscriptionView,
+)
+async def post_subscription(
+    caller: CallerDep, order: SubscriptionOrder, ticket: TicketDep
+) -> JSONResponse:
+    """Let an address hear what becomes of objects. Scope `notifications:write`.
+
+    Messages are signed as Standard Webhooks wants it, with the secret that is answered here once.
+    Addresses of private networks are refused unless this deployment allows them.
+    """
+    await caller.read(WRITE, lambda _session, _principal: None)
+    await vet_address(caller, order.url)
+
+    def work(session: Session, principal: Principal) -> Answer:
+        bucket = None
+        if order.bucket is not None:
+            bucket = get_bucket(session, principal.tenant_id, order.bucket)
+        made = add_subscription(
+            session,
+            caller.api.deps.catalogue,
+            principal.tenant_id,
+            url=order.url,
+            events=order.events,
+            bucket_id=None if bucket is None else bucket.id,
+            prefix=order.prefix,
+            box=caller.api.deps.secrets,
+        )
+        shown = _view(session, made.subscription)
+        return Answer(201, {**shown.model_dump(mode="json"), "secret": made.secret})
+
+    return await write_once(caller, WRITE, ticket, work)
+
+
+@router.get("/subscriptions", summary="List subscriptions")
+async def get_subscriptions(caller: CallerDep) -> SubscriptionList:
+    """The subscriptions of the key's tenant. Scope `notifications:read`."""
+
+    def work(session: Session, principal: Principal) -> SubscriptionList:
+        found = list_subscriptions(session, principal.tenant_id)
+        return SubscriptionList(items=[_view(session, one) for one in found])
+
+    return await caller.read(READ, work)
+
+
+@router.get("/subscriptions/{subscription_id}", summary="Show a subscription")
+async def get_subscription(caller: CallerDep, subscription_id: SubscriptionId) -> SubscriptionView:
+    """A subscription of the key's tenant. Scope `notifications:read`."""
+
+    def work(session: Session, principal: Principal) -> SubscriptionView:
+        return _view(session, find_subscription(session, principal.tenant_id, subscription_id))
+
+    return await caller.read(READ, work)
+
+
+@router.patch("/subscriptions/{subscription_id}", summary="Switch a subscription on or off")
+async def patch_subscription(
+    caller: CallerDep, subscription_id: SubscriptionId, change: SubscriptionChange
+) -> SubscriptionView:
+    """Let it hear again, or no more; an address that had a rest is tried at once.
+
+    Scope `notifications:write`.
+    """
+
+    def work(session: Session, principal: Principal) -> SubscriptionView:
+        found = find_subscription(session, principal.tenant_id, subscription_id, lock=True)
+        enable(session, found, is_enabled=change.is_enabled)
+        session.refresh(found)
+        return _view(session, found)
+
+    return await caller.write(WRITE, work)
+
+
+@router.delete("/subscriptions/{subscription_id}", summary="Unsubscribe", status_code=204)
+async def remove_subscription(caller: CallerDep, subscription_id: SubscriptionId) -> None:
+    """Remove a subscription; what was on its way to it is given up. Scope `notifications:write`."""
+
+    def work(session: Session, principal: Principal) -> None:
+        found = find_subscription(session, principal.tenant_id, subscription_id, lock=True)
+        delete_subscription(session, found)
+
+    await caller.write(WRITE, work)
+
+
+@router.post("/subscriptions/{subscription_id}:rotate-secret", summary="Make another secret")
+async def rotate(caller: CallerDep, subscription_id: SubscriptionId) -> SecretView:
+    """Sign with one more secret, the older ones still sign as well. Scope `notifications:write`."""
+
+    def work(session: Session, principal: Principal) -> SecretView:
+        found = find_subscription(session, principal.tenant_id, subscription_id, lock=True)
+        return SecretView(secret=rotate_secret(session, found, caller.api.deps.secrets))
+
+    return await caller.write(WRITE, work)
+
+
+@router.post(
+    "/subscriptions/{subscription_id}:drop-old-secrets",
+    summary="Sign with the newest secret only",
+    status_code=204,
+)
+async def drop_secrets(caller: CallerDep, subscription_id: SubscriptionId) -> None:
+    """End the change of secrets. Scope `notifications:write`."""
+
+    def work(session: Session, principal: Principal) -> None:
+        found = find_subscription(session, principal.tenant_id, subscription_id, lock=True)
+        drop_old_secrets(session, found, caller.api.deps.secrets)
+
+    await caller.write(WRITE, work)
+
+
+@router.post(
+    "/subscriptions/{subscription_id}:test",
+    summary="Send a test event",
+    status_code=202,
+    response_model=DeliveryView,
+)
+async def test_subscription(
+    caller: CallerDep, subscription_id: SubscriptionId, ticket: TicketDep
+) -> JSONResponse:
+    """Send an event without an object; its delivery tells what came of it.
+
+    Scope `notifications:write`.
+    """
+
+    def work(session: Session, principal: Principal) -> Answer:
+        found = find_subscription(session, principal.tenant_id, subscription_id, lock=True)
+        delivery = send_test(session, caller.api.deps.catalogue, found)
+        return Answer(202, _shown(session, delivery).model_dump(mode="json"))
+
+    return await write_once(caller, WRITE, ticket, work)
+
+
+@router.post(
+    "/subscriptions/{subscription_id}:replay",
+    summary="Send past events again",
+    status_code=202,
+    response_model=ReplayView,
+)
+async def replay_subscription(
+    caller: CallerDep, subscription_id: SubscriptionId, order: ReplayOrder, ticket: TicketDep
+) -> JSONResponse:
+    """Send what was given up, and what fits it now and was never sent to it.
+
+    At most a thousand events at a time: repeat it with `after`. Scope `notifications:write`.
+    """
+    deps = caller.api.deps
+
+    def act(principal: Principal) -> Answer:
+        def begin(session: Session) -> Replayed:
+            found = find_subscription(session, principal.tenant_id, subscription_id, lock=True)
+            return replay(session, deps.catalogue, found, after=order.after)
+
+        replayed = deps.database.run_session(begin)
+        begun = replayed.begun
+        for task_id in replayed.again:
+            try:
+                deps.outbox.retry(task_id, by=actor(principal), reason="replay")
+            except ConflictError:
+                # Somebody else has sent it again meanwhile.
+                continue
+            begun += 1
+        return Answer(202, {"begun": begun})
+
+    return await act_once(caller, WRITE, ticket, act)
+
+
+@router.get("/deliveries", summary="List deliveries, newest first")
+async def get_deliveries(
+    caller: CallerDep,
+    subscription: Annotated[int, Query(ge=1, le=MAX_ID, description="To this subscription.")],
+    state: Annotated[DeliveryState | None, Query(description="Those in this state.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = DEFAULT_LIMIT,
+) -> PageView[DeliveryView]:
+    """What was sent to a subscription, and what came of it. Scope `notifications:read`."""
+
+    def work(session: Session, principal: Principal) -> list[DeliveryView]:
+        found = find_subscription(session, principal.tenant_id, subscription)
+        query = sa.select(Delivery).where(Delivery.subscription_id == found.id)
+        if state is not None:
+            query = query.where(Delivery.state == state)
+        if cursor is not None:
+            query = query.where(Delivery.id < cursor)
+        rows = session.scalars(query.order_by(Delivery.id.desc()).limit(limit + 1)).all()
+        return [_shown(session, one) for one in rows]
+
+    found = await caller.read(READ, work)
+    return PageView(
+        items=found[:limit], next_cursor=found[limit - 1].id if len(found) > limit else None
+    )
+
+
+@router.post(
+    "/deliveries/{delivery_id}:replay",
+    summary="Send one event again",
+    status_code=202,
+    response_model=DeliveryView,
+)
+async def replay_delivery(
+    caller: CallerDep, delivery_id: DeliveryId, ticket: TicketDep
+) -> JSONResponse:
+    """Send it again, also what has arrived; a 409 while it is on its way.
+
+    Scope `notifications:write`.
+    """
+    deps = caller.api.deps
+
+    def act(principal: Principal) -> Answer:
+        def find(session: Session) -> int | None:
+            delivery = session.get(Delivery, delivery_id)
+            if delivery is None or delivery.tenant_id != principal.tenant_id:
+                raise NotFoundError("there is no such delivery", code="delivery_not_found")
+            return delivery.task_id
+
+        task_id = deps.database.run_session(find, read_only=True)
+        if task_id is None:
+            raise NotFoundError("there is no such delivery", code="delivery_not_found")
+        deps.outbox.retry(task_id, by=actor(principal), reason="replay", force=True)
+
+        def show(session: Session) -> DeliveryView:
+            return _shown(session, session.get_one(Delivery, delivery_id))
+
+        shown = deps.database.run_session(show, read_only=True)
+        return Answer(202, shown.model_dump(mode="json"))
+
+    return await act_once(caller, WRITE, ticket, act)
+
+
+def _view(session: Session, subscription: Subscription) -> SubscriptionView:
+    bucket = None
+    if subscription.bucket_id is not None:
+        bucket = session.scalar(sa.select(Bucket.name).where(Bucket.id == subscription.bucket_id))
+    names = set(SubscriptionView.model_fields) - {"bucket"}
+    return SubscriptionView(bucket=bucket, **{name: getattr(subscription, name) for name in names})
+
+
+def _shown(session: Session, delivery: Delivery) -> DeliveryView:
+    notification = session.get_one(Notification, delivery.notification_id)
+    names = set(DeliveryView.model_fields) - {"type", "data"}
+    return DeliveryView(
+        type=notification.type,
+        data=notification.data,
+        **{name: getattr(delivery, name) for name in names},
+    )

@@ -1,0 +1,127 @@
+"""Sends one event to one address, signed; says what became of it in the row.
+
+At least once: a process that dies between the answer and its commit sends the same message again,
+under the same id, by which a receiver knows it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from services.notify.rules import Meaning, Verdict, judge
+from shared.catalog import fenced
+from shared.catalog.notifying.deliveries import (
+    Message,
+    delivered,
+    lock_delivery,
+    read_message,
+    refused,
+)
+from shared.catalog.payloads import SendNotification
+from shared.catalog.secret_box import SecretBox
+from shared.core.clock import Deadline
+from shared.core.failpoints import failpoint
+from shared.core.outcomes import Fail, Retry, Snooze
+from shared.core.webhooks import sign
+from shared.fetch import Fetcher, FetchError, FetchLimits, FetchRefused
+from shared.outbox import Execution
+from shared.outbox.db import Database
+
+#: Seconds that one exchange may take.
+EXCHANGE_SECONDS = 15.0
+#: What a receiver says is not kept; a few bytes are read so that its answer is over.
+_LIMITS = FetchLimits(max_body_bytes=64 * 1024, max_redirects=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deps:
+    """What the handler works with."""
+
+    db: Database
+    secrets: SecretBox
+    fetcher: Fetcher
+
+
+def send(
+    execution: Execution, payload: SendNotification, deps: Deps
+) -> Retry | Snooze | Fail | None:
+    """Send one delivery.
+
+    Waits uncounted while its address has a rest; fails at once where the address is not allowed or
+    its receiver has gone for good.
+    """
+    delivery_id = payload.delivery_id
+    message = deps.db.run_session(
+        lambda session: read_message(session, delivery_id, deps.secrets), read_only=True
+    )
+    if message is None:
+        return Fail("gone", "the subscription is off or gone, or the event was sent already")
+    if message.rest_seconds > 0:
+        # Spread, so that an address that is well again is not met by all at once.
+        wait = message.rest_seconds * random.uniform(1.0, 1.2)
+        return Snooze(wait, reason="the address has a rest")
+    failpoint("notify.before_send")
+    try:
+        status, verdict = _exchange(execution, message, deps)
+    except FetchRefused as error:
+        _note(execution, deps, delivery_id, None, Verdict(Meaning.AGAIN, error.code))
+        return Fail(error.code, str(error))
+    except FetchError as error:
+        _note(execution, deps, delivery_id, None, Verdict(Meaning.AGAIN, error.code))
+        return Retry(reason=str(error))
+    failpoint("notify.after_send")
+    if verdict.meaning is Meaning.ARRIVED:
+        fenced.complete(
+            execution,
+            deps.db,
+            lock=lambda session: lock_delivery(session, delivery_id),
+            body=lambda tx: delivered(tx.session, delivery_id, status),
+        )
+        return None
+    _note(execution, deps, delivery_id, status, verdict)
+    if verdict.meaning is Meaning.GONE:
+        return Fail("gone", "the receiver wants nothing any more: the subscription is off")
+    return Retry(verdict.after_seconds, reason=f"the receiver answered {status}")
+
+
+def _exchange(execution: Execution, message: Message, deps: Deps) -> tuple[int, Verdict]:
+    signed = sign(
+        message.secrets,
+        message_id=message.message_id,
+        timestamp=int(time.time()),
+        body=message.body,
+    )
+    with deps.fetcher.open(
+        "POST",
+        message.url,
+        headers={"content-type": "application/json", **signed},
+        body=message.body,
+        limits=_LIMITS,
+        deadline=Deadline(min(EXCHANGE_SECONDS, execution.deadline.remaining(EXCHANGE_SECONDS))),
+        check=execution.check,
+    ) as answer:
+        return answer.status, judge(answer.status, answer.headers.get("retry-after"))
+
+
+def _note(
+    execution: Execution, deps: Deps, delivery_id: int, status: int | None, verdict: Verdict
+) -> None:
+    def write(session: Session) -> None:
+        refused(
+            session,
+            delivery_id,
+            status=status,
+            code=verdict.code,
+            is_gone=verdict.meaning is Meaning.GONE,
+        )
+
+    fenced.fenced(
+        execution,
+        deps.db,
+        lock=lambda session: lock_delivery(session, delivery_id),
+        body=write,
+    )

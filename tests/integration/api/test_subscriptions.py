@@ -1,0 +1,106 @@
+"""Subscriptions and deliveries over HTTP: made, shown without secrets, switched, replayed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shared.catalog.models import Delivery
+from tests.integration.api.stack import BUCKET, OTHER, Stack
+
+pytestmark = pytest.mark.databases("sqlite")
+
+#: Outside of every private network; nothing is ever sent there in these tests.
+URL = "https://93.184.215.14/hook"
+ORDER: dict[str, Any] = {"url": URL, "events": ["object.stored", "object.deleted"]}
+
+
+def test_a_subscription_from_its_first_to_its_last_day(stack: Stack) -> None:
+    client = stack.client()
+    answer = client.post("/subscriptions", json={**ORDER, "bucket": BUCKET, "prefix": "a/"})
+    assert answer.status_code == 201, answer.text
+    made = answer.json()
+    secret = made.pop("secret")
+    assert secret.startswith("whsec_")
+    address = f"/subscriptions/{made['id']}"
+    assert client.get(address).json() == made
+    assert client.get("/subscriptions").json()["items"] == [made]
+    assert secret not in client.get("/subscriptions").text
+
+    off = client.patch(address, json={"is_enabled": False}).json()
+    assert (off["is_enabled"], off["disabled_code"]) == (False, "by_hand")
+    assert client.patch(address, json={"is_enabled": True}).json()["disabled_code"] is None
+    assert client.post(f"{address}:rotate-secret").json()["secret"] not in ("", secret)
+    assert client.post(f"{address}:drop-old-secrets").status_code == 204
+    assert client.delete(address).status_code == 204
+    assert client.get(address).status_code == 404
+
+
+def test_events_and_what_was_sent_are_listed_and_sent_again(stack: Stack) -> None:
+    client = stack.client()
+    own = client.post("/subscriptions", json=ORDER).json()["id"]
+    tested = client.post(f"/subscriptions/{own}:test", headers={"idempotency-key": "once"})
+    assert tested.status_code == 202
+    again = client.post(f"/subscriptions/{own}:test", headers={"idempotency-key": "once"})
+    assert again.json() == tested.json()
+    client.put(f"/buckets/{BUCKET}/objects/k", content=b"x")
+    assert client.delete(f"/buckets/{BUCKET}/objects/k").status_code == 204
+
+    listed = client.get("/deliveries", params={"subscription": own}).json()["items"]
+
+    assert [one["type"] for one in listed] == ["object.deleted", "subscription.test"]
+    assert listed[0]["data"]["key"] == "k"
+    assert "bucket_id" not in listed[0]["data"]
+    waiting = client.post(f"/deliveries/{listed[0]['id']}:replay")
+    assert waiting.status_code == 409
+    client.post(f"/tasks/{listed[0]['task_id']}:cancel")
+    (given_up,) = client.get("/deliveries", params={"subscription": own, "state": "failed"}).json()[
+        "items"
+    ]
+    assert given_up["id"] == listed[0]["id"]
+    assert client.post(f"/subscriptions/{own}:replay", json={}).json() == {"begun": 1}
+    second = client.post("/subscriptions", json=ORDER).json()["id"]
+    assert client.post(f"/subscriptions/{second}:replay", json={}).json() == {"begun": 1}
+    assert stack.count(Delivery.__tablename__) == 3
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        {**ORDER, "url": "http://10.0.0.1/hook"},
+        {**ORDER, "url": "http://169.254.169.254/latest"},
+        {**ORDER, "url": "ftp://93.184.215.14/"},
+        {**ORDER, "url": "https://user:word@93.184.215.14/"},
+        {**ORDER, "events": []},
+        {**ORDER, "events": ["object.exploded"]},
+        {**ORDER, "bucket": "nowhere"},
+        {**ORDER, "colour": "red"},
+    ],
+)
+def test_bad_orders_make_nothing(stack: Stack, order: dict[str, Any]) -> None:
+    answer = stack.client().post("/subscriptions", json=order)
+    assert answer.status_code in (400, 404, 422), answer.text
+    assert stack.count("subscriptions") == 0
+
+
+def test_a_tenants_subscriptions_are_its_own(stack: Stack) -> None:
+    client = stack.client()
+    own = client.post("/subscriptions", json=ORDER).json()["id"]
+    other = stack.client(tenant=OTHER)
+    assert other.get(f"/subscriptions/{own}").status_code == 404
+    assert other.delete(f"/subscriptions/{own}").status_code == 404
+    assert other.get("/deliveries", params={"subscription": own}).status_code == 404
+    delivery = client.post(f"/subscriptions/{own}:test").json()["id"]
+    assert other.post(f"/deliveries/{delivery}:replay").status_code == 404
+    reader = stack.client("notifications:read")
+    assert reader.get(f"/subscriptions/{own}").status_code == 200
+    assert reader.post("/subscriptions", json=ORDER).status_code == 403
+
+
+def test_switched_off_nobody_subscribes(stack: Stack) -> None:
+    catalogue = replace(stack.deps.catalogue, switched_off=frozenset({"notify"}))
+    object.__setattr__(stack.deps, "catalogue", catalogue)
+    answer = stack.client().post("/subscriptions", json=ORDER)
+    assert (answer.status_code, answer.json()["code"]) == (501, "switched_off")

@@ -1,0 +1,284 @@
+"""What a tenant hears of its objects: what happened, signed, once the commit has made it so."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from services.notify.handlers import Deps, send
+from shared.catalog.deletes import delete_object
+from shared.catalog.models import Delivery, DeliveryState, Subscription, utc_now
+from shared.catalog.notifying.subscriptions import (
+    add_subscription,
+    delete_subscription,
+    drop_old_secrets,
+    enable,
+    find_subscription,
+    replay,
+    rotate_secret,
+    send_test,
+)
+from shared.core.errors import InvalidError, SwitchedOffError
+from shared.fetch import Fetcher, FetchPolicy
+from shared.outbox.manual import retry
+from shared.storage.errors import ChannelRefused
+from tests.support.handlers import TENANT, Stand
+from tests.support.reviewer import Reviewer, running_reviewer
+
+ALL = ("object.stored", "object.blocked", "object.deleted", "object.failed")
+
+
+@pytest.fixture
+def receiver() -> Iterator[Reviewer]:
+    """An address that answers 200 and keeps what it was told."""
+    with running_reviewer() as made:
+        made.script = lambda _asked: (200, {})
+        yield made
+
+
+def deps(stand: Stand, allow: tuple[str, ...] = ("127.0.0.0/8:*",)) -> Deps:
+    fetcher = Fetcher(FetchPolicy(allow=allow), tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    return Deps(db=stand.db, secrets=stand.secrets, fetcher=fetcher)
+
+
+def subscribe(
+    stand: Stand, receiver: Reviewer, *events: str, bucket: int | None = None, prefix: str = ""
+) -> int:
+    made = stand.db.run_session(
+        lambda session: add_subscription(
+            session,
+            stand.catalogue,
+            TENANT,
+            url=receiver.url,
+            events=events or ALL,
+            bucket_id=bucket,
+            prefix=prefix,
+            box=stand.secrets,
+        )
+    )
+    assert made.secret is not None
+    receiver.secrets = [made.secret]
+    return made.subscription.id
+
+
+def deliver(stand: Stand, **options: tuple[str, ...]) -> list[str]:
+    """Run what waits in the queue; returns the states it came to."""
+    states = []
+    for task_id in stand.waiting("notify"):
+        execution = stand.claim(task_id)
+        assert execution.kind is not None
+        answer = send(
+            execution, execution.kind.load(execution.task.payload), deps(stand, **options)
+        )
+        if not execution.completed:
+            stand.bench.answers.settle(execution, answer)
+        stand.bench.context.executions.remove(execution)
+        states.append(stand.state(task_id))
+    return states
+
+
+def deliveries(stand: Stand) -> list[Delivery]:
+    return stand.look(
+        lambda session: list(session.scalars(sa.select(Delivery).order_by(Delivery.id)))
+    )
+
+
+def subscription(stand: Stand, subscription_id: int) -> Subscription:
+    return stand.look(lambda session: session.get_one(Subscription, subscription_id))
+
+
+def stored(stand: Stand, bucket: int, key: str, content: bytes = b"hello") -> int:
+    put = stand.put(bucket, key, content)
+    assert stand.work(put.task_id) == "completed"
+    return put.version_id
+
+
+def heard(receiver: Reviewer) -> list[tuple[str, str]]:
+    return [(one.question["type"], one.question["data"]["key"]) for one in receiver.asked]
+
+
+def test_a_tenant_hears_what_became_of_its_objects(stand: Stand, receiver: Reviewer) -> None:
+    bucket = stand.bucket()
+    subscribe(stand, receiver)
+    version_id = stored(stand, bucket, "k")
+    stand.remove(bucket, "k")
+
+    assert deliver(stand) == ["completed"] * 2
+
+    assert heard(receiver) == [("object.stored", "k"), ("object.deleted", "k")]
+    data = receiver.asked[0].question["data"]
+    assert (data["bucket"], data["version_id"], data["size"]) == ("photos", version_id, 5)
+    assert {one.state for one in deliveries(stand)} == {DeliveryState.DELIVERED}
+    assert len({one.message_id for one in receiver.asked}) == 2
+
+
+def test_blocked_and_failed_objects_are_told_with_their_code(
+    stand: Stand, receiver: Reviewer
+) -> None:
+    subscribe(stand, receiver, "object.blocked", "object.failed")
+    reviewed = stand.bucket("reviewed", max_bytes=3)
+    put = stand.put(reviewed, "big", b"too much")
+    stand.work(put.task_id)
+    plain = stand.bucket("plain", channels=["c"])
+    stand.channels.faulty["c"].fail_always(ChannelRefused("forbidden"))
+    failing = stand.put(plain, "lost", b"bytes")
+    while stand.state(failing.task_id) != "failed":
+        stand.work(failing.task_id)
+
+    assert deliver(stand) == ["completed"] * 2
+
+    assert heard(receiver) == [("object.blocked", "big"), ("object.failed", "lost")]
+    assert receiver.asked[1].question["data"]["code"] == "channels_spent"
+
+
+def test_only_what_was_asked_for_is_told(stand: Stand, receiver: Reviewer) -> None:
+    photos, films = stand.bucket("photos"), stand.bucket("films")
+    subscribe(stand, receiver, "object.stored", bucket=photos, prefix="a/")
+    for bucket, key in ((photos, "a/1"), (photos, "b/1"), (films, "a/1")):
+        stored(stand, bucket, key, key.encode() + bytes([bucket]))
+    stand.remove(photos, "a/1")
+    deliver(stand)
+    assert heard(receiver) == [("object.stored", "a/1")]
+
+
+def test_nothing_is_told_that_did_not_happen(stand: Stand, receiver: Reviewer) -> None:
+    bucket = stand.bucket()
+    stored(stand, bucket, "k")
+    subscribe(stand, receiver)
+
+    def rolled_back(session: object) -> None:
+        delete_object(session, stand.catalogue, bucket, "k")  # type: ignore[arg-type]
+        raise InvalidError("no")
+
+    with pytest.raises(InvalidError):
+        stand.db.run_session(rolled_back)
+    assert deliveries(stand) == []
+
+
+def test_a_receiver_that_is_away_is_tried_again_and_given_a_rest(
+    stand: Stand, receiver: Reviewer
+) -> None:
+    bucket = stand.bucket()
+    own = subscribe(stand, receiver)
+    for key in "abcd":
+        stored(stand, bucket, key, key.encode())
+    receiver.script = lambda _asked: (500, {})
+
+    states = deliver(stand)
+
+    assert states == ["scheduled"] * 4
+    assert len(receiver.asked) == 3, "after three failures the fourth waits without a try"
+    assert [one.tries for one in deliveries(stand)] == [1, 1, 1, 0]
+    attempts = [stand.task(one.task_id)["attempt"] for one in deliveries(stand)]
+    assert attempts == [1, 1, 1, 0]
+    assert subscription(stand, own).failing_until is not None
+
+    receiver.script = lambda _asked: (204, {})
+    with stand.bench.engine.begin() as connection:
+        connection.execute(sa.update(Subscription).values(failing_until=utc_now(-1)))
+    assert deliver(stand) == ["completed"] * 4
+    assert subscription(stand, own).failures == 0
+
+
+def test_a_receiver_that_is_gone_is_not_asked_again_and_can_be_asked_by_hand(
+    stand: Stand, receiver: Reviewer
+) -> None:
+    bucket = stand.bucket()
+    own = subscribe(stand, receiver)
+    stored(stand, bucket, "a", b"a")
+    stored(stand, bucket, "b", b"b")
+    receiver.script = lambda _asked: (410, {})
+
+    assert deliver(stand) == ["failed"] * 2
+
+    assert len(receiver.asked) == 1
+    off = subscription(stand, own)
+    assert (off.is_enabled, off.disabled_code) == (0, "gone")
+    assert {one.state for one in deliveries(stand)} == {DeliveryState.FAILED}
+    stored(stand, bucket, "c", b"c")
+    assert len(deliveries(stand)) == 2
+
+    receiver.script = lambda _asked: (200, {})
+
+    def again(session: sa.orm.Session) -> tuple[int, ...]:
+        found = find_subscription(session, TENANT, own, lock=True)
+        enable(session, found, is_enabled=True)
+        return replay(session, stand.catalogue, found).again
+
+    for task_id in stand.db.run_session(again):
+        retry(stand.bench.context, task_id, by="test")
+    assert deliver(stand) == ["completed"] * 2
+    assert {one.state for one in deliveries(stand)} == {DeliveryState.DELIVERED}
+    first, *others = [one.message_id for one in receiver.asked]
+    assert first in others, "the id tells a receiver what it has seen"
+
+
+def test_addresses_of_private_networks_are_refused_when_they_are_used(
+    stand: Stand, receiver: Reviewer
+) -> None:
+    bucket = stand.bucket()
+    subscribe(stand, receiver)
+    stored(stand, bucket, "k")
+    assert deliver(stand, allow=()) == ["failed"]
+    assert receiver.asked == []
+    (one,) = deliveries(stand)
+    assert (one.state, one.error_code) == (DeliveryState.FAILED, "port_forbidden")
+
+
+def test_secrets_are_changed_without_missing_an_event(stand: Stand, receiver: Reviewer) -> None:
+    own = subscribe(stand, receiver)
+    (old,) = receiver.secrets
+
+    def rotate(session: sa.orm.Session) -> str:
+        found = find_subscription(session, TENANT, own, lock=True)
+        return rotate_secret(session, found, stand.secrets)
+
+    fresh = stand.db.run_session(rotate)
+    for secret in (old, fresh):
+        receiver.secrets = [secret]
+        stand.db.run_session(
+            lambda session: send_test(
+                session, stand.catalogue, find_subscription(session, TENANT, own)
+            )
+        )
+        assert deliver(stand) == ["completed"]
+    stand.db.run_session(
+        lambda session: drop_old_secrets(
+            session, find_subscription(session, TENANT, own, lock=True), stand.secrets
+        )
+    )
+    receiver.secrets = [old]
+    stand.db.run_session(
+        lambda session: send_test(session, stand.catalogue, find_subscription(session, TENANT, own))
+    )
+    assert deliver(stand) == ["scheduled"]
+    assert receiver.forged == 1
+
+
+def test_a_subscription_that_is_removed_leaves_nothing_waiting(
+    stand: Stand, receiver: Reviewer
+) -> None:
+    bucket = stand.bucket()
+    own = subscribe(stand, receiver)
+    stored(stand, bucket, "k")
+    stand.db.run_session(
+        lambda session: delete_subscription(
+            session, find_subscription(session, TENANT, own, lock=True)
+        )
+    )
+    assert deliver(stand) == ["failed"]
+    assert receiver.asked == []
+    assert {one.state for one in deliveries(stand)} == {DeliveryState.FAILED}
+
+
+def test_switched_off_nothing_is_written(stand: Stand, receiver: Reviewer) -> None:
+    bucket = stand.bucket()
+    subscribe(stand, receiver)
+    object.__setattr__(stand.catalogue, "switched_off", frozenset({"notify"}))
+    stored(stand, bucket, "k")
+    assert deliveries(stand) == []
+    with pytest.raises(SwitchedOffError):
+        subscribe(stand, receiver)
