@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from services.api import auth
 from services.api.backlog import Backlog
 from services.api.intake import Intake
+from services.api.pull_watch import PullWatch
 from services.api.turns import Turns
 from services.api.work import Work
 from shared.catalog.accounts import Principal, authenticate
@@ -63,6 +64,7 @@ class Api:
     deps: ApiDeps
     work: Work
     backlog: Backlog
+    pulls: PullWatch
     turns: Turns = field(default_factory=Turns)
 
 
