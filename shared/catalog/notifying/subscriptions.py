@@ -38,6 +38,14 @@ class NewSubscription:
     secret: str | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How many deliveries were begun, and the tasks that are to be run again."""
+
+    begun: int
+    again: tuple[int, ...]
+
+
 def add_subscription(
     session: Session,
     catalogue: Catalogue,
@@ -166,7 +174,7 @@ def replay(
     *,
     after: int = 0,
     limit: int = MAX_REPLAYED,
-) -> list[int]:
+) -> Replayed:
     """Send a locked subscription the past events that it has not got, those with ids above `after`.
 
     Events that were never for it are sent as well, when they fit it now and are kept still. Those
@@ -193,15 +201,16 @@ def replay(
             )
         )
     }
-    again: list[int] = []
+    count, again = 0, []
     for notification in notifications:
         delivery = begun.get(notification.id)
         if delivery is None:
             if _fits(subscription, notification):
                 begin_delivery(session, catalogue, notification.id, subscription)
+                count += 1
         elif delivery.state == DeliveryState.FAILED and delivery.task_id is not None:
             again.append(delivery.task_id)
-    return again
+    return Replayed(count, tuple(again))
 
 
 def _fits(subscription: Subscription, notification: Notification) -> bool:
