@@ -7,7 +7,7 @@ is a file that nobody names, and both are swept.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import structlog
 
@@ -46,6 +46,7 @@ __all__ = ["assemble"]
 TELL_BYTES = 64 * 1024 * 1024
 #: Seconds for removing files whose time is over; failing is harmless.
 TIDY_SECONDS = 10.0
+TIDY_SECONDS_PER_FILE = 0.1
 
 _log = structlog.get_logger("upload")
 
@@ -67,7 +68,8 @@ def assemble(execution: Execution, payload: AssembleUpload, deps: Deps) -> Fail 
     try:
         staged = _gather(execution, deps, assembly)
     except InvalidError as error:
-        return Fail(error.code, f"{error}: {error.facts}")
+        facts = ", ".join(f"{name} {value}" for name, value in error.facts.items())
+        return Fail(error.code, f"{error}: {facts}")
     except (SourceError, CorruptError):
         # Gone because the session was given up meanwhile? Then that is how the task ends.
         deps.db.run_session(
@@ -175,10 +177,12 @@ def _drop(deps: Deps, assembly: Assembly, staged: Staged) -> None:
         _remove(deps, [staged.key])
 
 
-def _remove(deps: Deps, keys: tuple[str, ...] | list[str]) -> None:
-    deadline = Deadline(TIDY_SECONDS)
-    for key in keys:
+def _remove(deps: Deps, keys: Sequence[str]) -> None:
+    """Remove files that nobody names; the cleanup finds what is left."""
+    deadline = Deadline(TIDY_SECONDS + TIDY_SECONDS_PER_FILE * len(keys))
+    for done, key in enumerate(keys):
         try:
             deps.staging.remove(key, deadline=deadline)
         except Exception as error:
-            _log.info("staging_left_to_cleanup", key=key, error=str(error))
+            _log.info("staging_left_to_cleanup", files=len(keys) - done, error=str(error))
+            return

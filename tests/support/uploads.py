@@ -115,12 +115,9 @@ def parts(stand: Stand, upload: UploadSession) -> Sequence[UploadPart]:
     return stand.look(lambda session: parts_of(session, upload.id))
 
 
-def backdate(stand: Stand, upload: UploadSession) -> None:
-    """Let its time be over."""
-    stand.db.run_session(
-        lambda session: session.execute(
-            sa.update(UploadSession)
-            .where(UploadSession.id == upload.id)
-            .values(expires_at=utc_now(-1.0))
-        )
-    )
+def backdate(stand: Stand, upload: UploadSession, *, only: str | None = None) -> None:
+    """Let its time be over; with `only`, if it is in that state."""
+    change = sa.update(UploadSession).where(UploadSession.id == upload.id)
+    if only is not None:
+        change = change.where(UploadSession.state == only)
+    stand.db.run_session(lambda session: session.execute(change.values(expires_at=utc_now(-1.0))))
