@@ -45,7 +45,7 @@ def _removal_alone(still: Still) -> None:
         Removal,
         tenant_id="default",
         bucket_id=_of(still, Version.bucket_id),
-        prefix="a",
+        key_prefix="a",
         state="running",
         newest_version_id=1,
         task_id=999_999,
