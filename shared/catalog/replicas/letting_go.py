@@ -33,6 +33,7 @@ from shared.catalog.replicas.rules import wanted
 from shared.catalog.replicas.walking import note_turn, page_of_versions, rules_in
 from shared.core.clock import Deadline
 from shared.core.errors import BloxError
+from shared.core.failpoints import failpoint
 from shared.outbox.db import Database
 from shared.storage.errors import ChannelError
 
@@ -84,6 +85,7 @@ class LettingGo:
             for blob_id in sorted({one.blob_id for one in page if one.replica is not None}):
                 check()
                 answer = self._let_go(rule.channel, blob_id)
+                failpoint("replicas.after_letting_go")
                 counts[answer] += 1
                 kept += answer == "kept"
             is_end = len(page) < PAGE_ROWS

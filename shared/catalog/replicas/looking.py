@@ -26,6 +26,7 @@ from shared.catalog.replicas.losses import report_loss
 from shared.catalog.restores.losses import FoundBy
 from shared.core.clock import Deadline
 from shared.core.errors import BloxError, StopError
+from shared.core.failpoints import failpoint
 from shared.outbox.db import Database
 from shared.storage.errors import ChecksumMismatch, DeadlinePassed, ObjectMissing
 from shared.storage.registry import OpenChannel
@@ -168,6 +169,7 @@ class Looking:
             )
 
         answer = self._db.run_session(report)
+        failpoint("replicas.after_report")
         _log.warning("loss_found", location_id=place.location_id, fault=fault, answer=answer)
         return answer
 

@@ -32,6 +32,7 @@ from shared.catalog.models import (
 )
 from shared.catalog.replicas.limits import PAGE_ROWS, ReplicaLimits
 from shared.catalog.replicas.planning import ensure
+from shared.core.failpoints import failpoint
 from shared.outbox.db import Database
 
 #: Rules that one turn looks after; the next turn begins with those that waited longest.
@@ -99,6 +100,7 @@ class RuleWalk:
             counts["compared"] += len(page)
             counts["missing"] += sum(one.is_missing for one in page)
             counts["planned"] += self._plan(rule, [one.blob_id for one in page if one.needs_work])
+            failpoint("replicas.after_page")
             is_end = len(page) < PAGE_ROWS
             after = 0 if is_end else page[-1].version_id
             if not self._turn(rule, cursor, after, missing):
