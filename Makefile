@@ -5,6 +5,9 @@ RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
 FILES ?=
 ARGS ?=
+# Tests run in this many processes, each with its own servers; the files of one are not split.
+JOBS ?= 2
+PARALLEL := -n $(JOBS) --dist loadfile
 # A folder appears here only when it exists, so that a part of the tree can be tested too.
 FAST := $(wildcard tests/unit tests/conformance)
 FULL := $(FAST) $(wildcard tests/integration tests/acceptance tests/chart tests/faults)
@@ -32,10 +35,10 @@ up: $(RUNTIME) ## Run the embedded stack in this terminal until Ctrl-C
 
 test: $(DEV) ## Everything, on real MariaDB, Redis and Ceph RGW, which apt installs when missing (root)
 	@scripts/servers
-	@$(PYTHON) -m pytest $(FULL) -m "not long" $(ARGS)
+	@$(PYTHON) -m pytest $(FULL) -m "not long" $(PARALLEL) $(ARGS)
 
 test-fast: $(DEV) ## Unit and conformance tests on SQLite and a Redis from a wheel: no root, a minute
-	@$(PYTHON) -m pytest $(FAST) --no-root -m "not long" $(ARGS)
+	@$(PYTHON) -m pytest $(FAST) --no-root -m "not long" $(PARALLEL) $(ARGS)
 
 test-faults: $(DEV) ## The long fault runs: kills, pauses and flushes under load, bounded in time (root)
 	@scripts/servers
