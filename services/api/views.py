@@ -84,6 +84,9 @@ class TaskBrief(View):
     )
     error_code: str | None
     error_detail: str | None
+    resource_key: str | None = Field(
+        description="What a blocked task is parked on: a channel without a free place, or broken."
+    )
     due_at: Time
     created_at: Time
     started_at: Time | None

@@ -30,8 +30,8 @@ _BRIEF = [
     tasks.c[name]
     for name in (
         "id", "queue", "region", "kind", "tenant_id", "state", "priority", "attempt",
-        "max_attempts", "recoveries", "cancel_requested", "error_code", "error_detail", "due_at",
-        "created_at", "started_at", "finished_at",
+        "max_attempts", "recoveries", "cancel_requested", "error_code", "error_detail",
+        "resource_key", "due_at", "created_at", "started_at", "finished_at",
     )
 ]  # fmt: skip
 

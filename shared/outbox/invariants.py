@@ -27,6 +27,7 @@ def task_breaches(session: Session, *, now: dt.datetime, late_seconds: float) ->
     yield from _stuck(session, late)
     yield from _too_many_attempts(session)
     yield from _half_ended(session)
+    yield from _half_parked(session)
     yield from history_breaches(session, before=late)
 
 
@@ -95,3 +96,16 @@ def _half_ended(session: Session) -> Iterator[Breach]:
     for row in session.execute(query):
         detail = f"{row.state}, finished at {row.finished_at}, leased until {row.lease_until}"
         yield Breach("a task has ended or it has not", f"task {row.id}", detail)
+
+
+def _half_parked(session: Session) -> Iterator[Breach]:
+    is_parked = sa.and_(tasks.c.state == State.BLOCKED, tasks.c.ordering_key.is_(None))
+    query = sa.select(tasks.c.id, tasks.c.state, tasks.c.resource_key).where(
+        sa.or_(
+            sa.and_(is_parked, tasks.c.resource_key.is_(None)),
+            sa.and_(tasks.c.state != State.BLOCKED, tasks.c.resource_key.is_not(None)),
+        )
+    )
+    for row in session.execute(query):
+        detail = f"{row.state}, resource {row.resource_key}"
+        yield Breach("parked tasks name their resource", f"task {row.id}", detail)

@@ -55,7 +55,8 @@ def inline_outbox(path: Path, *, settings: OutboxSettings | None = None) -> Outb
 def run_pending(outbox: Outbox, *, include_delayed: bool = False) -> list[Ran]:
     """Run what is due, one after another in the calling thread, follow-ups too; returns what ran.
 
-    `include_delayed` also runs, once each, what is scheduled for later: retries, snoozes, delays.
+    `include_delayed` also runs, once each, what waits for later: retries, snoozes, delays, and what
+    is parked on a resource.
     """
     context = outbox.context
     finisher = Finisher(context, outbox.answers.settle)
@@ -69,6 +70,7 @@ def run_pending(outbox: Outbox, *, include_delayed: bool = False) -> list[Ran]:
     if include_delayed:
         with context.db.transaction() as cursor:
             cursor.execute(context.db.dialect.sql(statements.MAKE_DUE))
+            cursor.execute(context.db.dialect.sql(statements.WAKE_PARKED))
     while len(ran) < MAX_TASKS:
         found = _dispatch_next(outbox)
         if found is None:
@@ -114,5 +116,5 @@ def _look(outbox: Outbox, task_id: int) -> Ran:
     with db.transaction(read_only=True) as cursor:
         cursor.execute(db.dialect.sql(statements.LOOK), (task_id,))
         kind, state, error_code, result = cursor.fetchone()
-    outcome = {"scheduled": "waiting"}.get(state, state)
+    outcome = {"scheduled": "waiting", "blocked": "waiting"}.get(state, state)
     return Ran(task_id, kind, outcome, error_code, json.loads(result) if result else None)

@@ -88,6 +88,10 @@ def _half_ended(still: Still) -> None:
     still.change(tasks, still.cast.upload_task, finished_at=None)
 
 
+def _half_parked(still: Still) -> None:
+    still.change(tasks, still.cast.upload_task, resource_key="channel:main")
+
+
 def _event(still: Still, task_id: int, source: str | None, target: str) -> None:
     still.add(
         task_events,
@@ -324,6 +328,12 @@ DAMAGES = (
     Damage("unpushed", _unpushed, _WAITS, "upload.store is dispatching since 2020"),
     Damage("attempts", _attempts, "attempts stay within their limit", "99 attempts of 3"),
     Damage("half ended", _half_ended, "a task has ended or it has not", "completed, finished at"),
+    Damage(
+        "half parked",
+        _half_parked,
+        "parked tasks name their resource",
+        "completed, resource channel:main",
+    ),
     Damage("illegal", _illegal, "only legal transitions happen", "from completed to running"),
     Damage("gap", _gap, _RECORDED, "then moved from running"),
     Damage("unrecorded", _unrecorded, _RECORDED, "is failed, but moved to cancelled"),

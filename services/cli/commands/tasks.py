@@ -21,7 +21,10 @@ app = typer.Typer(help="Look at tasks and act on them.", no_args_is_help=True)
 TaskId = Annotated[int, typer.Argument(help="The task's id.", min=1)]
 Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
 _HERE = Path(".blox")
-_BRIEF = ("id", "tenant_id", "kind", "state", "attempt", "error_code", "created_at", "finished_at")
+_BRIEF = (
+    *("id", "tenant_id", "kind", "state", "attempt", "error_code", "resource_key"),
+    *("created_at", "finished_at"),
+)
 
 
 @app.command("list")

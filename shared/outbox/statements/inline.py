@@ -11,4 +11,8 @@ DISPATCH = (
     "lease_until = {now_plus} WHERE id = {p} AND state = 'pending'"
 )
 MAKE_DUE = "UPDATE tasks SET state = 'pending', due_at = {now} WHERE state = 'scheduled'"
+WAKE_PARKED = (
+    "UPDATE tasks SET state = 'pending', resource_key = NULL, due_at = {now} "
+    "WHERE state = 'blocked' AND resource_key IS NOT NULL"
+)
 LOOK = "SELECT kind, state, error_code, result FROM tasks WHERE id = {p}"

@@ -27,6 +27,8 @@ def outbox(tmp_path: Path) -> Outbox:
         match payload.what:
             case "retry":
                 return Retry(60.0, "later")
+            case "park":
+                return Snooze(0.0, "full", resource="mouth")
             case "snooze":
                 return Snooze(60.0)
             case "fail":
@@ -60,6 +62,7 @@ def enqueue(outbox: Outbox, what: str) -> int:
         ("result", "completed", None),
         ("retry", "waiting", None),
         ("snooze", "waiting", None),
+        ("park", "waiting", "parked"),
         ("fail", "failed", "refused"),
         ("transient", "waiting", "transient"),
         ("permanent", "failed", "never"),
@@ -86,8 +89,9 @@ def test_follow_ups_run_too(outbox: Outbox) -> None:
     assert [ran.outcome for ran in testing.run_pending(outbox)] == ["completed", "completed"]
 
 
-def test_what_is_scheduled_waits_unless_asked_for(outbox: Outbox) -> None:
-    enqueue(outbox, "retry")
+@pytest.mark.parametrize("what", ["retry", "park"])
+def test_what_waits_for_later_runs_when_asked_for(outbox: Outbox, what: str) -> None:
+    enqueue(outbox, what)
     assert len(testing.run_pending(outbox)) == 1
     assert testing.run_pending(outbox) == []
     assert len(testing.run_pending(outbox, include_delayed=True)) == 1
