@@ -13,6 +13,8 @@ MIB = 1024 * 1024
 DISK_BYTES = 1_200_000_000
 MEMORY_BYTES = 1_500_000_000
 
+#: The processes of what it shows.
+WORKERS = {"upload": 2, "review": 1, "delete": 1}
 LEASE_SECONDS = 4.0
 GRACE_SECONDS = 2.0
 PART_BYTES = 8 * MIB

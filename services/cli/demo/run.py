@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from services.cli.demo import scenes_basic, scenes_faults
-from services.cli.demo.profile import shortages, variables
+from services.cli.demo.profile import WORKERS, shortages, variables
 from services.cli.demo.screen import Screen
 from services.cli.demo.world import World, open_world
 from services.cli.sentences import sentence
@@ -67,7 +67,7 @@ def _play(screen: Screen, root: Path, files: Sequence[Path]) -> int:
     sources = root / "sources"
     sources.mkdir()
     start = time.monotonic()
-    stack = EmbeddedStack(root / "stack", variables=variables())
+    stack = EmbeddedStack(root / "stack", variables=variables(), workers=WORKERS)
     screen.say("starting: Redis, API, scheduler, two upload workers, review, delete")
     with stack:
         screen.say(f"API at {stack.api_url}, {len(stack.pids())} processes")
