@@ -51,6 +51,7 @@ class Removal(Base):
     __tablename__ = "removals"
     __table_args__ = (
         sa.Index("ix_removals_bucket", "bucket_id", "id"),
+        sa.Index("ix_removals_state", "state", "id"),
         {"sqlite_autoincrement": True, **MYSQL},
     )
 

@@ -36,6 +36,7 @@ from shared.catalog.models import (
 )
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
 from shared.catalog.sweeps.locations import Intent, is_over, read_writers
+from shared.catalog.sweeps.open_rows import pages_of_open
 from shared.outbox.db import Database
 from shared.storage.errors import ChannelError
 
@@ -147,7 +148,7 @@ def condemn(session: Session, content_id: int) -> bool:
 def open_work(db: Database) -> Iterator[Sequence[tuple[int, int | None]]]:
     """Yield pages of (row, task) of what backups and restores have open."""
     for entity, state in _OPEN:
-        yield from _pages(db, entity, entity.state == state)
+        yield from pages_of_open(db, entity, entity.state == state)
     working = (BackupRunState.OPEN.value, BackupRunState.FOLLOWING.value)
     runs = db.run_session(
         lambda session: session.scalars(
@@ -157,30 +158,7 @@ def open_work(db: Database) -> Iterator[Sequence[tuple[int, int | None]]]:
     )
     for run_id in runs:
         is_open = BackupItem.state == BackupItemState.OPEN
-        yield from _pages(db, BackupItem, sa.and_(BackupItem.run_id == run_id, is_open))
-
-
-def _pages(
-    db: Database, entity: Any, where: sa.ColumnElement[bool]
-) -> Iterator[Sequence[tuple[int, int | None]]]:
-    after = 0
-    while True:
-        statement = (
-            sa.select(entity.id, entity.task_id)
-            .where(where, entity.id > after)
-            .order_by(entity.id)
-            .limit(PAGE_ROWS)
-        )
-        page = db.run_session(
-            lambda session, query=statement: [  # type: ignore[misc]
-                (row[0], row[1]) for row in session.execute(query)
-            ],
-            read_only=True,
-        )
-        if not page:
-            return
-        yield page
-        after = page[-1][0]
+        yield from pages_of_open(db, BackupItem, sa.and_(BackupItem.run_id == run_id, is_open))
 
 
 def _page_of_intents(session: Session, after: int, age_seconds: float) -> Sequence[Intent]:

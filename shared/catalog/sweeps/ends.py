@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -20,6 +21,7 @@ from shared.catalog.models import (
 )
 from shared.catalog.sweeps.backups import open_work
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
+from shared.catalog.sweeps.open_rows import open_removals
 from shared.catalog.sweeps.origins import page_of_open_pulls
 from shared.core.errors import BloxError
 from shared.outbox.schema import tasks
@@ -122,7 +124,7 @@ class EndSweep:
             last = pulls[-1][0]
             yield from self._ended([task_id for _, task_id in pulls if task_id])
 
-        for page_of_work in open_work(self._db):
+        for page_of_work in chain(open_work(self._db), open_removals(self._db)):
             turn.check()
             yield from self._ended([task_id for _, task_id in page_of_work if task_id])
 

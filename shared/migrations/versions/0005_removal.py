@@ -78,6 +78,7 @@ def upgrade() -> None:
         **_MYSQL,
     )
     op.create_index("ix_removals_bucket", "removals", ["bucket_id", "id"])
+    op.create_index("ix_removals_state", "removals", ["state", "id"])
     op.create_table(
         "copies",
         sa.Column("id", _ID, primary_key=True, autoincrement=True),

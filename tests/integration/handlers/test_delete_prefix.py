@@ -7,9 +7,11 @@ import pytest
 from shared.catalog.holds import place_hold
 from shared.catalog.models import Bucket, Removal
 from shared.catalog.removals import start_removal
+from shared.core.clock import utc_now
 from shared.core.failpoints import arm
 from shared.outbox.cancel import cancel
 from shared.outbox.manual import retry
+from tests.integration.handlers.sweeping import passes, sweeper
 from tests.integration.handlers.test_crashes import check_all
 from tests.support.handlers import Stand
 
@@ -154,3 +156,29 @@ def test_failure_and_cancel_leave_whole_keys(stand: Stand, other: Stand, bucket:
     assert (row.state, counts(row)) == ("completed", (8, 1, 0))
     assert served(stand, bucket, *keys) == ["a/0", "a/8"]
     check_all(stand)
+
+
+def test_end_that_nobody_heard_of_is_found(stand: Stand, bucket: int) -> None:
+    """A process that did not know the kind ended the task; the sweep makes the settle task."""
+    store(stand, bucket, "a/1")
+    made = start(stand, bucket, "a/")
+    stand.bench.set(made.task_id, state="cancelled", error_code="cancelled", finished_at=utc_now())
+    passes(sweeper(stand), 2)
+    (settle,) = stand.waiting("delete")
+    assert stand.task(settle)["kind"] == "delete.settle"
+    assert stand.work(settle) == "completed"
+    assert removal(stand, made.id).state == "cancelled"
+
+
+def test_thousands_of_names_of_what_was_deleted_are_walked_past(
+    stand: Stand, bucket: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.catalog.removals.LOOK_ROWS", 4)
+    keys = [f"a/{n:02d}" for n in range(11)]
+    store(stand, bucket, *keys)
+    assert stand.work(start(stand, bucket, "a/").task_id) == "completed"
+    store(stand, bucket, "a/09", "a/10")
+    made = start(stand, bucket, "a/")
+    assert stand.work(made.task_id) == "completed"
+    row = removal(stand, made.id)
+    assert (counts(row), row.cursor) == ((2, 0, 0), "a/10")
