@@ -30,6 +30,7 @@ from services.api.routes import (
     regions,
     removals,
     replicas,
+    rereviews,
     restores,
     reviewers,
     reviews,
@@ -70,7 +71,7 @@ _ROUTERS = [
     for area in (
         puts, objects, origins, links, listing, instant, sessions, parts, copies, expiries,
         holds, removals, buckets, replicas, backups, restores, tasks, task_actions, reviews,
-        reviewers, subscriptions, tenants, keys, channels, nodes, regions, audit,
+        reviewers, rereviews, subscriptions, tenants, keys, channels, nodes, regions, audit,
     )
 ]  # fmt: skip
 

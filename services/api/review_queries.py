@@ -32,6 +32,7 @@ class ReviewRow:
     deadline_at: dt.datetime | None
     created_at: dt.datetime
     decided_at: dt.datetime | None
+    run_id: int
 
 
 _QUERY = (
@@ -47,10 +48,11 @@ _QUERY = (
         Review.sha256,
         Version.size_bytes.label("size"),
         Version.content_type,
-        Version.task_id,
+        sa.func.coalesce(Review.task_id, Version.task_id).label("task_id"),
         Review.deadline_at,
         Review.created_at,
         Review.decided_at,
+        Review.run_id,
     )
     .outerjoin(Version, Version.id == Review.version_id)
     .outerjoin(ObjectRow, ObjectRow.id == Version.object_id)

@@ -56,6 +56,7 @@ class ReviewView(View):
     deadline_at: Time | None = Field(description="When the policy decides, if no person does.")
     created_at: Time
     decided_at: Time | None
+    run_id: int = Field(description="The run of re-reviews that it belongs to; 0: the first one.")
 
 
 class ReviewDetail(ReviewView):

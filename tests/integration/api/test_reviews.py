@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from shared.catalog.models import Review, ReviewState
 from shared.catalog.review_policy import ReviewPolicy
-from tests.integration.api.stack import OTHER, TENANT, Stack
+from tests.integration.api.stack import BUCKET, CHANNEL, OTHER, TENANT, Stack
 
 PATH = "/buckets/checked/objects"
 CONTENT = b"to be looked at"
@@ -96,3 +96,26 @@ def test_blocked_content_is_released_or_destroyed_by_a_person(stack: Stack) -> N
         late = client.post(f"/reviews/{destroyed}:release")
         assert (late.status_code, late.json()["code"]) == (409, "bytes_gone")
         assert client.get(f"{PATH}/bad").status_code == 404
+
+
+def test_bucket_is_reviewed_again_with_progress(stack: Stack) -> None:
+    stack.make_reviewed_bucket("checked")
+    review_id = waiting_review(stack)
+    with stack.client() as client, stack.client(tenant=OTHER) as theirs:
+        client.post(f"/reviews/{review_id}:approve")
+        changed = {"channels": [CHANNEL], "review_policy": {"max_bytes": 3}}
+        assert client.put("/buckets/checked", json=changed).status_code == 200
+        started = client.post("/buckets/checked:re-review")
+        assert started.status_code == 202, started.text
+        run_id = started.json()["id"]
+        assert client.post("/buckets/checked:re-review").json() == started.json()
+        shown = client.get(f"/re-reviews/{run_id}").json()
+        assert (shown["state"], shown["is_done"], shown["reviews"]) == ("running", False, {})
+        [listed] = client.get("/buckets/checked/re-reviews").json()["items"]
+        assert listed["task_id"] == started.json()["task_id"]
+        assert theirs.get(f"/re-reviews/{run_id}").status_code == 404
+        assert theirs.post("/buckets/checked:re-review").status_code == 404
+        plain = client.post(f"/buckets/{BUCKET}:re-review")
+        assert (plain.status_code, plain.json()["code"]) == (400, "bucket_not_reviewed")
+    with stack.client("reviews:read") as reader:
+        assert reader.post("/buckets/checked:re-review").status_code == 403
