@@ -13,7 +13,14 @@ import sqlalchemy as sa
 
 from services.cli.supervisor import EmbeddedStack
 from tests.acceptance.conftest import SLOW
-from tests.acceptance.product import Product, Tenant, object_path, random_bytes, s3_variables
+from tests.acceptance.product import (
+    PATIENCE,
+    Product,
+    Tenant,
+    object_path,
+    random_bytes,
+    s3_variables,
+)
 from tests.servers.mariadb import MariaDB
 from tests.servers.redis import RedisServer
 from tests.servers.rgw import CephRGW
@@ -187,3 +194,34 @@ def test_a_killed_large_upload_goes_on_from_its_last_part_on_another_node(
     resumed = [event["data"] for event in task["events"] if event["type"] == "resumed"]
     assert [one["parts_done"] >= before for one in resumed] == [True]
     assert customer.get("large/a").content == content
+
+
+def test_parts_are_joined_by_another_node_without_a_common_disk(
+    diskless: Product, customer: Tenant
+) -> None:
+    """The node that joins them dies with the whole in staging, before its commit."""
+    customer.bucket("parts")
+    contents = [random_bytes(6 * MIB), random_bytes(70_000), random_bytes(1)]
+    order = {"operation_id": "parts", "bucket": "parts", "key": "a"}
+    upload = customer.http.post("/uploads", json=order).raise_for_status().json()["id"]
+    for number, content in enumerate(contents, start=1):
+        path = f"/uploads/{upload}/parts/{number}"
+        customer.http.put(path, content=content).raise_for_status()
+    doomed, spare = (name for name in diskless.stack.names if name.startswith("upload"))
+    for name in (doomed, spare):
+        diskless.stack.stop_process(name)
+    diskless.stack.set_variables(doomed, {"BLOX_FAILPOINTS": "assemble.before_commit=kill"})
+    before = diskless.stack.restarts()[doomed]
+    diskless.stack.start_process(doomed)
+    accepted = customer.http.post(f"/uploads/{upload}:complete").raise_for_status().json()
+    eventually(lambda: diskless.stack.restarts()[doomed] > before, PATIENCE)
+    diskless.stack.set_variables(doomed, {})
+    diskless.stack.start_process(spare)
+    task = customer.ended(accepted["task_id"])
+    assert task["state"] == "completed", task
+    done = customer.http.get(f"/uploads/{upload}").json()
+    assert customer.ended(done["result"]["task_id"])["state"] == "completed"
+    assert customer.get("parts/a").content == b"".join(contents)
+    # The parts, the whole that the dead node left, and the one that counted: all gone.
+    eventually(lambda: all(one <= QUARANTINED for one in staged_sizes(diskless)), PATIENCE)
+    diskless.stack.wait_ready(PATIENCE)
