@@ -1,13 +1,10 @@
-"""A stand whose bucket is backed up to the channel `c`; and a process of it that dies.
-
-`python -m tests.support.backups DATABASE_URL ROOT TASK_ID FAILPOINT` is the latter.
-"""
+"""A stand whose bucket is backed up to the channel `c`; and a process of it that dies."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import multiprocessing
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +40,6 @@ from shared.outbox import Execution
 from shared.outbox.settling import settle_kind
 from tests.support.handlers import TENANT, Stand
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 TARGET = "c"
 
 
@@ -126,12 +122,16 @@ class BackupStand(Stand):
 
     def prune_target(self, bucket_id: int) -> list[str]:
         """Prune a bucket's target now."""
+        return [self.work(task_id) for task_id in self.enqueue_pruning(bucket_id)]
+
+    def enqueue_pruning(self, bucket_id: int) -> list[int]:
+        """Enqueue the pruning of a bucket's target; returns what waits in the queue then."""
         self.db.run_session(
             lambda session: enqueue_prune(
                 session, self.catalogue, tenant_id=TENANT, bucket_id=bucket_id, target=TARGET
             )
         )
-        return [self.work(task_id) for task_id in self.waiting("backup")]
+        return self.waiting("backup")
 
     # -- restores ------------------------------------------------------------------------------
 
@@ -224,20 +224,25 @@ class BackupStand(Stand):
         return [json.loads(line) for line in text.splitlines()]
 
 
-def crash(url: str, root: Path, task_id: int, failpoint: str) -> int:
-    """Run the process to its end; returns its exit code, -9 when it died at the point."""
-    command = [sys.executable, "-m", "tests.support.backups", url, str(root), str(task_id)]
-    return subprocess.run([*command, failpoint], cwd=ROOT, timeout=60, check=False).returncode
+def crash(stand: BackupStand, root: Path, task_id: int, failpoint: str) -> int | None:
+    """Run a task in a process that dies at the point; returns its exit code, -9 when it did.
+
+    Forked: to start an interpreter at each of many points would take minutes.
+    """
+    url = stand.db.engine.url.render_as_string(hide_password=False)
+    process = multiprocessing.get_context("fork").Process(
+        target=_die, args=(url, root, task_id, failpoint)
+    )
+    process.start()
+    process.join(60)
+    assert not process.is_alive(), "the process neither died nor ended"
+    return process.exitcode
 
 
-def main() -> None:
-    """Run one task."""
-    url, root, task_id, failpoint = sys.argv[1:]
-    stand = BackupStand(url, Path(root), node="doomed")
-    execution = stand.claim(int(task_id))
+def _die(url: str, root: Path, task_id: int, failpoint: str) -> None:
+    """Run one task, with connections of its own, and end without letting go of the parent's."""
+    stand = BackupStand(url, root, node="doomed")
+    execution = stand.claim(task_id)
     arm(f"{failpoint}=kill")
     stand.run(execution)
-
-
-if __name__ == "__main__":
-    main()
+    os._exit(0)
