@@ -37,6 +37,7 @@ DEFAULT_WORKERS: Mapping[str, int] = {
     "review": 1,
     "delete": 1,
     "replica": 1,
+    "origin": 1,
     "notify": 1,
 }
 #: The order of a stop: what takes new work first, what others need last.

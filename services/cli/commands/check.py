@@ -17,8 +17,10 @@ from services.cli.render import Format, FormatOption, show_rows
 from services.cli.stack import DirectoryOption, open_parts
 from shared.catalog.invariants.bytes import Stores, byte_breaches
 from shared.catalog.invariants.leftovers import Ages
+from shared.catalog.invariants.origins import hop_breaches
 from shared.catalog.invariants.rows import row_breaches
 from shared.catalog.models import utc_clock
+from shared.fetch import FetchPolicy
 from shared.outbox.breach import Breach
 from shared.outbox.invariants import task_breaches
 from shared.runtime.assembly import Parts
@@ -96,6 +98,9 @@ def _look(parts: Parts, late: float, ages: Ages, *, deep: bool) -> Iterator[Brea
         now = _now(session)
         yield from task_breaches(session, now=now, late_seconds=late)
         yield from row_breaches(session, now=now, late_seconds=late, sweep_seconds=ages.upload)
+        fetch = parts.settings.fetch
+        policy = FetchPolicy(ports=fetch.ports, allow=fetch.allow)
+        yield from hop_breaches(session, policy)
         session.rollback()
         stores = Stores(channels=parts.channels, staging=parts.staging, ages=ages, is_deep=deep)
         yield from byte_breaches(session, stores)
