@@ -11,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
+from sqlalchemy.orm import Session
 
 from services.scheduler.clock import Tick
 from shared.catalog import expiries, lifecycle_walks
 from shared.catalog.context import Catalogue
 from shared.core.clock import Deadline
 from shared.core.errors import BloxError, ShuttingDown
+from shared.core.failpoints import failpoint
 from shared.outbox.db import Database
 from shared.runtime.assembly import Parts
 from shared.storage.staging import Staging
@@ -75,9 +77,13 @@ class ObjectExpiry:
         )
 
     def _expire(self, seen: expiries.Due) -> str:
-        expired = self.db.run_session(
-            lambda session: expiries.expire(session, self.catalogue, seen)
-        )
+        def work(session: Session) -> expiries.Expired:
+            expired = expiries.expire(session, self.catalogue, seen)
+            failpoint("expiry.written")
+            return expired
+
+        expired = self.db.run_session(work)
+        failpoint("expiry.committed")
         deadline = Deadline(_REMOVE_SECONDS)
         for key in expired.released:
             try:
@@ -100,7 +106,9 @@ class ObjectExpiry:
                     break
 
     def _walk_page(self, bucket_id: int) -> bool:
-        return self.db.run_session(lambda session: lifecycle_walks.walk_page(session, bucket_id))
+        goes_on = self.db.run_session(lambda session: lifecycle_walks.walk_page(session, bucket_id))
+        failpoint("expiry.page_told")
+        return goes_on
 
 
 def object_expiry(parts: Parts) -> Tick:

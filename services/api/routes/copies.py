@@ -30,6 +30,7 @@ from shared.catalog.limits import check_key
 from shared.catalog.models import Copy
 from shared.catalog.models.base import MAX_KEY_BYTES
 from shared.catalog.object_copies import find_copy
+from shared.core.failpoints import failpoint
 
 router = APIRouter(tags=["objects"], route_class=JsonRoute)
 
@@ -182,6 +183,7 @@ async def _copy(
             target_conditions=Conditions(if_match=wanted, if_none_match=sent.if_none_match),
         )
         answer = copy_object(session, catalogue, order)
+        failpoint("api.copy.written")
         if isinstance(answer, CopyBegun):
             view = BegunView(
                 bucket=into,
@@ -196,6 +198,7 @@ async def _copy(
         return Answer(response.status_code, json.loads(bytes(response.body)))
 
     response = await write_once(caller, "objects:write", ticket, work)
+    failpoint("api.copy.committed")
     if released:
         await api.work.clean_up(lambda: discard(api.deps.staging, *released))
     return response

@@ -29,6 +29,7 @@ from shared.catalog.deletes import DeleteAnswer, delete_object
 from shared.catalog.models.base import MAX_KEY_BYTES
 from shared.catalog.reads import Readable, Source
 from shared.core.errors import PreconditionError, RequestError
+from shared.core.failpoints import failpoint
 
 router = APIRouter(tags=["objects"])
 
@@ -139,9 +140,12 @@ async def delete_an_object(
 
     def work(session: Session, principal: Principal) -> DeleteAnswer:
         found = get_bucket(session, principal.tenant_id, bucket)
-        return delete_object(session, catalogue, found.id, name, conditions=conditions)
+        answer = delete_object(session, catalogue, found.id, name, conditions=conditions)
+        failpoint("api.delete.written")
+        return answer
 
     answer = await caller.write("objects:write", work)
+    failpoint("api.delete.committed")
     if answer.released:
         staging = caller.api.deps.staging
         await caller.api.work.clean_up(lambda: discard(staging, *answer.released))
