@@ -4,42 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import random
 import threading
-import uuid
 from typing import Any
 
 import httpx
-import pytest
 import sqlalchemy as sa
 
+from tests.integration.api.sending import CONTENT, PART, PARTS, SHA256, begin, put, send_all
 from tests.integration.api.stack import BUCKET, OTHER, Stack
 from tests.integration.api.working import uploading_worker
 from tests.support.eventually import eventually
-
-PART = 100_000
-CONTENT = random.Random(11).randbytes(3 * PART + 777)
-PARTS = [CONTENT[start : start + PART] for start in range(0, len(CONTENT), PART)]
-SHA256 = hashlib.sha256(CONTENT).hexdigest()
-
-
-def begin(client: httpx.Client, **more: Any) -> dict[str, Any]:
-    order = {"operation_id": uuid.uuid4().hex, "bucket": BUCKET, "key": "film.mp4", **more}
-    answer = client.post("/uploads", json=order)
-    assert answer.status_code == 201, answer.text
-    view: dict[str, Any] = answer.json()
-    assert answer.headers["location"] == f"/v1/uploads/{view['id']}"
-    return view
-
-
-def put(client: httpx.Client, upload: str, number: int, content: bytes, **headers: str) -> Any:
-    return client.put(f"/uploads/{upload}/parts/{number}", content=content, headers=headers)
-
-
-def send_all(client: httpx.Client, upload: str) -> None:
-    for number in random.Random(1).sample(range(1, len(PARTS) + 1), len(PARTS)):
-        answer = put(client, upload, number, PARTS[number - 1])
-        assert answer.status_code == 200, answer.text
 
 
 def test_parts_in_any_order_become_an_object(stack: Stack, redis_url: str, namespace: str) -> None:
@@ -234,102 +208,3 @@ def test_giving_up_removes_everything(stack: Stack) -> None:
             query = sa.text("SELECT state FROM tasks")
             assert connection.execute(query).scalars().all() == ["cancelled"]
         assert client.post("/uploads", json=order).status_code == 201
-
-
-def test_limits_are_told_before_the_body(tight_stack: Stack) -> None:
-    with tight_stack.client() as client:
-        too_large = {"operation_id": "x", "bucket": BUCKET, "key": "a", "size": 100_001}
-        answer = client.post("/uploads", json=too_large)
-        assert (answer.status_code, answer.json()["max_object_bytes"]) == (413, 100_000)
-        for part_bytes in (1, 2**40):
-            order = {**too_large, "size": None, "part_bytes": part_bytes}
-            assert client.post("/uploads", json=order).json()["code"] == "part_bytes_invalid"
-        upload = begin(client)["id"]
-        assert put(client, upload, 1, bytes(70_000)).status_code == 200
-        assert put(client, upload, 1, bytes(90_000)).status_code == 200
-        answer = put(client, upload, 2, bytes(10_001))
-        assert (answer.status_code, answer.json()["max_part_bytes"]) == (413, 10_000)
-        chunks = (bytes(1000) for _ in range(11))
-        assert client.put(f"/uploads/{upload}/parts/2", content=chunks).status_code == 413
-        assert put(client, upload, 2, bytes(10_000)).status_code == 200
-        # Three tasks of this tenant wait: no more work, and no more bytes for it.
-        for number in range(3):
-            client.put(f"/buckets/{BUCKET}/objects/{number}", content=b"x")
-        eventually(lambda: put(client, upload, 3, b"").status_code == 429)
-        for refused in (
-            client.post(f"/uploads/{upload}:complete"),
-            client.post("/uploads", json={**too_large, "size": 1}),
-        ):
-            assert (refused.status_code, refused.json()["code"]) == (429, "backlog_full")
-            assert "retry-after" in refused.headers
-        assert client.get(f"/uploads/{upload}").json()["state"] == "open"
-
-
-@pytest.mark.databases("sqlite")
-def test_a_tenant_has_so_many_uploads_open(
-    blox_url: str, redis_url: str, namespace: str, tmp_path: Any
-) -> None:
-    from tests.integration.api.stack import running_stack
-
-    with (
-        running_stack(blox_url, redis_url, namespace, tmp_path, max_open_uploads=2) as stack,
-        stack.client() as client,
-    ):
-        first, _ = begin(client), begin(client)
-        order = {"operation_id": "x", "bucket": BUCKET, "key": "a"}
-        refused = client.post("/uploads", json=order)
-        assert (refused.status_code, refused.json()["code"]) == (429, "uploads_open")
-        known = {"operation_id": first["operation_id"], "bucket": BUCKET, "key": "film.mp4"}
-        assert client.post("/uploads", json=known).status_code == 200
-        client.delete(f"/uploads/{first['id']}")
-        assert client.post("/uploads", json=order).status_code == 201
-
-
-@pytest.mark.databases("mariadb")
-def test_the_last_of_many_writes_of_a_part_counts(stack: Stack) -> None:
-    """Writers of one number at once: one file is left, and it is the one that the row names."""
-    with stack.client() as client:
-        upload = begin(client)["id"]
-        contents = [bytes([number]) * 70_000 for number in range(8)]
-        answers: list[httpx.Response] = []
-
-        def write(content: bytes) -> None:
-            answers.append(put(client, upload, 1, content))
-
-        threads = [threading.Thread(target=write, args=(content,)) for content in contents]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert [answer.status_code for answer in answers] == [200] * 8
-        there = client.get(f"/uploads/{upload}").json()
-        assert (there["received_bytes"], there["part_count"]) == (70_000, 1)
-        (file,) = stack.staged_files()
-        assert hashlib.sha256(file.read_bytes()).hexdigest() == there["parts"][0]["sha256"]
-
-
-@pytest.mark.databases("mariadb")
-def test_a_part_for_an_upload_that_goes_meanwhile_leaves_nothing(stack: Stack) -> None:
-    """The body comes while the upload is given up: its file goes with the refusal."""
-    with stack.client() as client:
-        upload = begin(client)["id"]
-        begun, gone = threading.Event(), threading.Event()
-
-        def body() -> Any:
-            yield bytes(80_000)
-            begun.set()
-            assert gone.wait(20)
-            yield bytes(80_000)
-
-        answers: list[httpx.Response] = []
-        thread = threading.Thread(
-            target=lambda: answers.append(client.put(f"/uploads/{upload}/parts/1", content=body()))
-        )
-        thread.start()
-        assert begun.wait(20)
-        with stack.client() as other:
-            assert other.delete(f"/uploads/{upload}").status_code == 204
-        gone.set()
-        thread.join(20)
-        assert (answers[0].status_code, answers[0].json()["code"]) == (404, "upload_not_found")
-        assert not stack.staged_files()

@@ -1,0 +1,133 @@
+"""Uploads in parts at their limits, against each other, and where nobody serves them."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.api.sending import begin, put
+from tests.integration.api.stack import BUCKET, Stack, running_stack
+from tests.support.eventually import eventually
+
+
+def test_limits_are_told_before_the_body(tight_stack: Stack) -> None:
+    with tight_stack.client() as client:
+        too_large = {"operation_id": "x", "bucket": BUCKET, "key": "a", "size": 100_001}
+        answer = client.post("/uploads", json=too_large)
+        assert (answer.status_code, answer.json()["max_object_bytes"]) == (413, 100_000)
+        for part_bytes in (1, 2**40):
+            order = {**too_large, "size": None, "part_bytes": part_bytes}
+            assert client.post("/uploads", json=order).json()["code"] == "part_bytes_invalid"
+        upload = begin(client)["id"]
+        assert put(client, upload, 1, bytes(70_000)).status_code == 200
+        assert put(client, upload, 1, bytes(90_000)).status_code == 200
+        answer = put(client, upload, 2, bytes(10_001))
+        assert (answer.status_code, answer.json()["max_part_bytes"]) == (413, 10_000)
+        chunks = (bytes(1000) for _ in range(11))
+        assert client.put(f"/uploads/{upload}/parts/2", content=chunks).status_code == 413
+        assert put(client, upload, 2, bytes(10_000)).status_code == 200
+        # Three tasks of this tenant wait: no more work, and no more bytes for it.
+        for number in range(3):
+            client.put(f"/buckets/{BUCKET}/objects/{number}", content=b"x")
+        eventually(lambda: put(client, upload, 3, b"").status_code == 429)
+        for refused in (
+            client.post(f"/uploads/{upload}:complete"),
+            client.post("/uploads", json={**too_large, "size": 1}),
+        ):
+            assert (refused.status_code, refused.json()["code"]) == (429, "backlog_full")
+            assert "retry-after" in refused.headers
+        assert client.get(f"/uploads/{upload}").json()["state"] == "open"
+
+
+@pytest.mark.databases("sqlite")
+def test_a_tenant_has_so_many_uploads_open(
+    blox_url: str, redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    with (
+        running_stack(blox_url, redis_url, namespace, tmp_path, max_open_uploads=2) as stack,
+        stack.client() as client,
+    ):
+        first, _ = begin(client), begin(client)
+        order = {"operation_id": "x", "bucket": BUCKET, "key": "a"}
+        refused = client.post("/uploads", json=order)
+        assert (refused.status_code, refused.json()["code"]) == (429, "uploads_open")
+        known = {"operation_id": first["operation_id"], "bucket": BUCKET, "key": "film.mp4"}
+        assert client.post("/uploads", json=known).status_code == 200
+        client.delete(f"/uploads/{first['id']}")
+        assert client.post("/uploads", json=order).status_code == 201
+
+
+@pytest.mark.databases("mariadb")
+def test_the_last_of_many_writes_of_a_part_counts(stack: Stack) -> None:
+    """Writers of one number at once: one file is left, and it is the one that the row names."""
+    with stack.client() as client:
+        upload = begin(client)["id"]
+        contents = [bytes([number]) * 70_000 for number in range(8)]
+        answers: list[httpx.Response] = []
+
+        def write(content: bytes) -> None:
+            answers.append(put(client, upload, 1, content))
+
+        threads = [threading.Thread(target=write, args=(content,)) for content in contents]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [answer.status_code for answer in answers] == [200] * 8
+        there = client.get(f"/uploads/{upload}").json()
+        assert (there["received_bytes"], there["part_count"]) == (70_000, 1)
+        (file,) = stack.staged_files()
+        assert hashlib.sha256(file.read_bytes()).hexdigest() == there["parts"][0]["sha256"]
+
+
+@pytest.mark.databases("mariadb")
+def test_a_part_for_an_upload_that_goes_meanwhile_leaves_nothing(stack: Stack) -> None:
+    """The body comes while the upload is given up: its file goes with the refusal."""
+    with stack.client() as client:
+        upload = begin(client)["id"]
+        begun, gone = threading.Event(), threading.Event()
+
+        def body() -> Any:
+            yield bytes(80_000)
+            begun.set()
+            assert gone.wait(20)
+            yield bytes(80_000)
+
+        answers: list[httpx.Response] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(client.put(f"/uploads/{upload}/parts/1", content=body()))
+        )
+        thread.start()
+        assert begun.wait(20)
+        with stack.client() as other:
+            assert other.delete(f"/uploads/{upload}").status_code == 204
+        gone.set()
+        thread.join(20)
+        assert (answers[0].status_code, answers[0].json()["code"]) == (404, "upload_not_found")
+        assert not stack.staged_files()
+
+
+@pytest.mark.databases("sqlite")
+def test_switched_off_it_answers_501_and_makes_nothing(
+    blox_url: str, redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    off = frozenset({"upload"})
+    with (
+        running_stack(blox_url, redis_url, namespace, tmp_path, switched_off=off) as stack,
+        stack.client() as client,
+    ):
+        order = {"operation_id": "x", "bucket": BUCKET, "key": "a"}
+        for refused in (
+            client.post("/uploads", json=order),
+            put(client, "none", 1, b"x"),
+            client.post("/uploads/none:complete"),
+        ):
+            assert (refused.status_code, refused.json()["code"]) == (501, "switched_off")
+            assert "switched off" in refused.json()["detail"]
+        assert stack.count("upload_sessions") == 0
+        assert stack.is_untouched()
