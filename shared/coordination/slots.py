@@ -49,6 +49,7 @@ class RedisSlots:
         *,
         slot_seconds: float = SLOT_SECONDS,
         reserved_seconds: float = RESERVED_SECONDS,
+        rebuild_seconds: float = REBUILD_SECONDS,
         command_seconds: float = COMMAND_SECONDS,
     ) -> None:
         self._client = make_client(redis_url, command_seconds)
@@ -56,6 +57,7 @@ class RedisSlots:
         self._slot_milliseconds = int(slot_seconds * 1000)
         self._epoch_milliseconds = int(slot_seconds * 500)
         self._reserved_milliseconds = int(reserved_seconds * 1000)
+        self._rebuild_milliseconds = int(rebuild_seconds * 1000)
         register = self._client.register_script
         self._acquire = register(scripts.ACQUIRE)
         self._confirm = register(scripts.CONFIRM)
@@ -129,8 +131,9 @@ class RedisSlots:
     def begin_rebuild(self) -> str | None:
         """Take the right to rebuild for some seconds; None when another has it."""
         mine = new_id()
-        milliseconds = int(REBUILD_SECONDS * 1000)
-        took = self._ask(lambda: self._client.set(self._lock_key, mine, nx=True, px=milliseconds))
+        took = self._ask(
+            lambda: self._client.set(self._lock_key, mine, nx=True, px=self._rebuild_milliseconds)
+        )
         return mine if took else None
 
     def enter(self, right: str, tokens: Sequence[tuple[str, str]]) -> bool:

@@ -22,6 +22,7 @@ import pydantic
 import sqlalchemy as sa
 
 from shared.coordination.slots import RedisSlots
+from shared.core.failpoints import arm
 from shared.outbox import Execution, Kind, RetryPolicy
 from shared.outbox.outbox import Outbox
 from tests.support.effects import settings_for
@@ -31,10 +32,11 @@ NAME = "channel:counted"
 
 
 class Use(pydantic.BaseModel):
-    """For how long the resource is used; `until` names a file that ends it earlier."""
+    """What is used, and for how long; `until` names a file that ends it earlier."""
 
     seconds: float = 0.0
     until: str = ""
+    resource: str = NAME
 
 
 USE = Kind(
@@ -66,13 +68,14 @@ class Counter:
         self._inside.mkdir(exist_ok=True)
 
     @contextlib.contextmanager
-    def use(self, task_id: int, tenant_id: str) -> Iterator[None]:
+    def use(self, task_id: int, tenant_id: str, resource: str) -> Iterator[None]:
         """Be inside for the length of the block."""
-        mine = self._inside / f"{os.getpid()}-{task_id}"
+        mine = self._inside / f"{os.getpid()}-{task_id}-{resource}"
         with open(self._directory / "entries", "a") as log:
             fcntl.flock(log, fcntl.LOCK_EX)
             mine.touch(exist_ok=False)
-            inside = sum(_is_alive(int(path.name.partition("-")[0])) for path in self.files())
+            others = [path.name.split("-", 2) for path in self.files()]
+            inside = sum(name == resource and _is_alive(int(pid)) for pid, _, name in others)
             log.write(f"{time.time()} {task_id} {tenant_id} {inside}\n")
         try:
             yield
@@ -116,6 +119,7 @@ def build(
             namespace,
             slot_seconds=lease_seconds * 4 / 3,
             reserved_seconds=lease_seconds,
+            rebuild_seconds=1.0,
             command_seconds=1.0,
         ),
         limits=Limit(directory),
@@ -124,9 +128,9 @@ def build(
 
     @outbox.handler(USE)
     def use(execution: Execution, payload: Use) -> None:
-        limit = Limit(directory).limit(NAME)
-        with outbox.resources.hold(execution, NAME, limit=limit):
-            with counter.use(execution.task.id, execution.task.tenant_id):
+        limit = Limit(directory).limit(payload.resource)
+        with outbox.resources.hold(execution, payload.resource, limit=limit):
+            with counter.use(execution.task.id, execution.task.tenant_id, payload.resource):
                 end = time.monotonic() + payload.seconds
                 while time.monotonic() < end and not (
                     payload.until and (directory / payload.until).exists()
@@ -149,15 +153,14 @@ class SlotWorker:
         directory: Path,
         *,
         lease_seconds: float = 3.0,
-        compensate: bool = True,
+        failpoints: str = "",
     ) -> None:
         command = [
             *(sys.executable, "-m", "tests.support.slot_worker"),
             *(database_url, redis_url, namespace, str(directory)),
             f"--lease={lease_seconds}",
+            f"--failpoints={failpoints}",
         ]
-        if compensate:
-            command.append("--compensate")
         self.process = subprocess.Popen(command, cwd=ROOT)
 
     def kill(self) -> None:
@@ -185,7 +188,7 @@ def main() -> None:
     parser.add_argument("namespace")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--lease", type=float, default=3.0)
-    parser.add_argument("--compensate", action="store_true")
+    parser.add_argument("--failpoints", default="")
     args = parser.parse_args()
     outbox = build(
         args.database_url,
@@ -194,7 +197,8 @@ def main() -> None:
         args.directory,
         lease_seconds=args.lease,
     )
-    outbox.run(threads=4, compensate=args.compensate, shutdown_seconds=5.0)
+    arm(args.failpoints)
+    outbox.run(threads=4, shutdown_seconds=5.0)
 
 
 if __name__ == "__main__":

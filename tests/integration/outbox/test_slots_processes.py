@@ -39,9 +39,9 @@ class Scene:
         fresh.write_text(str(limit))
         fresh.rename(self.directory / "limit")
 
-    def worker(self, *, compensate: bool = True) -> SlotWorker:
+    def worker(self, failpoints: str = "") -> SlotWorker:
         """Start a worker process."""
-        return SlotWorker(*self._arguments, lease_seconds=LEASE_SECONDS, compensate=compensate)
+        return SlotWorker(*self._arguments, lease_seconds=LEASE_SECONDS, failpoints=failpoints)
 
     def put(self, count: int = 1, *, tenant_id: str = "acme", **use: Any) -> list[int]:
         """Enqueue tasks."""
@@ -65,7 +65,7 @@ class Scene:
 
     def inside(self) -> list[int]:
         """Return the tasks that are inside, or died there."""
-        return [int(path.name.partition("-")[2]) for path in self.counter.files()]
+        return [int(path.name.split("-")[1]) for path in self.counter.files()]
 
     def await_states(self, **wanted: int) -> None:
         """Wait until so many tasks are in these states."""
@@ -141,6 +141,21 @@ def test_killed_holder_frees_its_place_for_one(scene: Scene) -> None:
         ).all()
     # Nobody was woken for nothing: each of them once, for a place of its own.
     assert [row.task_id for row in woken if row.data["from"] == "blocked"] == waiting
+
+
+def test_death_at_every_step_holds_nobody_up_for_good(scene: Scene) -> None:
+    points = (
+        *("rebuild.locked", "rebuild.read", "slots.acquired", "slots.written"),
+        *("slots.before_release", "parking.reserved", "parking.woken", "scan.parked"),
+    )
+    for point in points:
+        scene.put(3, seconds=0.05, resource=f"channel:{point}")
+        with scene.worker(f"{point}=kill") as doomed:
+            # It does not pass by this point, whatever else it does before.
+            eventually(lambda doomed=doomed: doomed.process.poll() == -9, PATIENCE_SECONDS)
+    with scene.worker():
+        scene.check(3 * len(points))
+    assert scene.counter.most() == 1
 
 
 @pytest.mark.parametrize("loss", ["flush", "restart", "restore"])
