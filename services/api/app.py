@@ -32,6 +32,7 @@ from services.api.routes import (
     replicas,
     rereviews,
     restores,
+    review_content,
     reviewers,
     reviews,
     sessions,
@@ -71,7 +72,8 @@ _ROUTERS = [
     for area in (
         puts, objects, origins, links, listing, instant, sessions, parts, copies, expiries,
         holds, removals, buckets, replicas, backups, restores, tasks, task_actions, reviews,
-        reviewers, rereviews, subscriptions, tenants, keys, channels, nodes, regions, audit,
+        reviewers, review_content, rereviews, subscriptions, tenants, keys, channels, nodes,
+        regions, audit,
     )
 ]  # fmt: skip
 

@@ -18,6 +18,7 @@ from shared.catalog import fenced
 from shared.catalog.asking import BY_DEADLINE, BY_POLL, BY_RESPONSE, Ask, AskStep
 from shared.catalog.review_callbacks import MAX_ANSWER_BYTES, WebhookAnswer, parse_answer
 from shared.catalog.review_cases import Case
+from shared.catalog.review_content import content_path
 from shared.catalog.reviewer_specs import WebhookSpec
 from shared.catalog.webhook_reviewers import Door, find_door
 from shared.core.clock import utc_now
@@ -151,6 +152,10 @@ class _Asking:
     def _question(self, current: Ask, outside: Outside) -> dict[str, Any]:
         case, path = self._case, f"/v1/review-callbacks/{current.step_id}"
         base = outside.callback_base.rstrip("/")
+        deadline_at = current.deadline_at.replace(tzinfo=dt.UTC)
+        content = content_path(
+            outside.secrets, current.step_id, expires_at=int(deadline_at.timestamp())
+        )
         return {
             "type": "review.requested",
             "step_id": current.step_id,
@@ -160,7 +165,9 @@ class _Asking:
             "sha256": case.sha256,
             "size": case.size_bytes,
             "content_type": case.content_type,
-            "deadline_at": current.deadline_at.replace(tzinfo=dt.UTC).isoformat(),
+            "deadline_at": deadline_at.isoformat(),
+            "content_path": content,
+            "content_url": f"{base}{content}" if base else None,
             "callback_path": path,
             "callback_url": f"{base}{path}" if base else None,
         }

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.models import ReviewStep, utc_clock, utc_now
+from shared.catalog.review_content import content_path
 from shared.core.webhooks import make_secret, sign
 from tests.integration.api.stack import CHANNEL, OTHER, Stack, running_stack
 
@@ -220,3 +221,31 @@ def test_without_the_service_a_reviewed_bucket_takes_nothing(
         assert (refused.status_code, refused.json()["code"]) == (501, "switched_off")
         assert "review" in refused.json()["detail"]
         assert stack.is_untouched()
+
+
+def test_content_is_read_by_the_reviewer_alone_and_only_while_it_is_asked(stack: Stack) -> None:
+    with stack.client() as client:
+        waiting = Waiting(stack, client)
+        step, now = waiting.step_id, int(time.time())
+
+        def read(path: str) -> httpx.Response:
+            return httpx.get(f"{stack.address.url}{path}")
+
+        good = content_path(stack.deps.secrets, step, expires_at=now + 60)
+        shown = read(good)
+        assert (shown.status_code, shown.content) == (200, b"to be looked at")
+        assert shown.headers["cache-control"] == "no-store"
+        assert client.get("/buckets/asked/objects/k").status_code == 404
+        refused = [
+            read(good.replace(f"/{step}?", f"/{step + 1}?")),
+            read(good.replace(str(now + 60), str(now + 90))),
+            read(content_path(stack.deps.secrets, step, expires_at=now - 1)),
+        ]
+        assert [(one.status_code, one.json()["code"]) for one in refused] == [
+            (403, "link_signature"),
+            (403, "link_signature"),
+            (403, "link_expired"),
+        ]
+        waiting.call({"outcome": "reject"})
+        late = read(good)
+        assert (late.status_code, late.json()["code"]) == (409, "review_over")

@@ -64,6 +64,7 @@ def test_answer_at_once(
     assert (question["sha256"], question["size"]) == (version.sha256, version.size_bytes)
     assert question["content_type"] == "text/plain"
     assert question["step_id"] == step.id
+    assert question["content_path"].startswith(f"/v1/review-content/{step.id}?expires=")
     assert question["callback_path"] == f"/v1/review-callbacks/{step.id}"
     assert reviewer.forged == 0
 
