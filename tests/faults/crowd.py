@@ -159,6 +159,7 @@ class _Client:
         """Act until time is up."""
         actions: list[tuple[int, Callable[[], None]]] = [
             (28, self._put),
+            (8, self._put_in_parts),
             (16, self._instant),
             (16, lambda: self._copy("copy")),
             (8, lambda: self._copy("move")),
@@ -185,6 +186,33 @@ class _Client:
         content = self._dice.choice(self._crowd.contents)
         answer = self._http.put(path(*self._anywhere()), content=content)
         self._crowd.note("put", answer, explained={429, 503, 507})
+
+    def _put_in_parts(self) -> None:
+        """Send a content in parts, and complete it, or give it up, or leave it to the sweep."""
+        chosen = self._dice.randrange(len(self._crowd.contents))
+        content, (bucket, name) = self._crowd.contents[chosen], self._anywhere()
+        order = {
+            "operation_id": f"{self._own}-{self._dice.randrange(10**9)}",
+            "bucket": bucket,
+            "key": name,
+            "sha256": self._crowd.digests[chosen],
+        }
+        answer = self._http.post("/v1/uploads", json=order)
+        if not self._crowd.note("begin", answer, explained={429, 503}):
+            return
+        upload = f"/v1/uploads/{answer.json()['id']}"
+        cut = max(1, -(-len(content) // 3))
+        pieces = [content[at : at + cut] for at in range(0, max(1, len(content)), cut)]
+        for number, piece in self._dice.sample(list(enumerate(pieces, 1)), len(pieces)):
+            answer = self._http.put(f"{upload}/parts/{number}", content=piece)
+            if not self._crowd.note("part", answer, explained={429, 503, 507}):
+                return
+        if self._dice.random() < 0.7:
+            answer = self._http.post(f"{upload}:complete")
+            self._crowd.note("complete", answer, explained={429, 503})
+        if self._dice.random() < 0.3:
+            answer = self._http.delete(upload)
+            self._crowd.note("give up", answer, explained={409, 503})
 
     def _instant(self) -> None:
         chosen = self._dice.randrange(len(self._crowd.contents))

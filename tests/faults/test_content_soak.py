@@ -23,6 +23,11 @@ DEADLY = (
     "delete.after_ownership=kill:0.02,delete.after_bytes=kill:0.02,delete.after_place=kill:0.02,"
     "delete.before_commit=kill:0.02,complete.after_commit=kill:0.01"
 )
+#: The same for the joining of parts.
+DEADLY_JOINS = (
+    "assemble.after_bytes=kill:0.03,assemble.before_commit=kill:0.03,"
+    "complete.before_commit=kill:0.01,assemble.after_commit=kill:0.03"
+)
 QUIET_SECONDS = 120.0
 
 
@@ -34,11 +39,15 @@ def soak(database_url: str, redis: RedisServer, directory: Path, *, seconds: flo
         "BLOX_SWEEPS__MIN_AGE_SECONDS": "1",
         "BLOX_SWEEPS__TOMBSTONE_SECONDS": "5",
         "BLOX_OUTBOX__MAX_RECOVERIES": "1000",
+        "BLOX_API__MIN_PART_BYTES": "1",
     }
     stack = EmbeddedStack(
         directory / "stack",
         variables=variables,
-        per_process={"delete": {"BLOX_FAILPOINTS": DEADLY}},
+        per_process={
+            "delete": {"BLOX_FAILPOINTS": DEADLY},
+            "upload-1": {"BLOX_FAILPOINTS": DEADLY_JOINS},
+        },
         workers={"upload": 2, "delete": 1},
     )
     with stack:
@@ -46,7 +55,8 @@ def soak(database_url: str, redis: RedisServer, directory: Path, *, seconds: flo
         crowd.run(seconds)
         print(f"{sorted(crowd.done.items())}, {len(crowd.kills)} kills")
         assert crowd.surprises == []
-        stack.set_variables("delete", {"BLOX_FAILPOINTS": ""})
+        for name in ("delete", "upload-1"):
+            stack.set_variables(name, {"BLOX_FAILPOINTS": ""})
         become_quiet(stack, database_url)
         assert crowd.wrong_reads() == []
         assert check(stack) == []
