@@ -38,6 +38,8 @@ DEFAULT_WORKERS: Mapping[str, int] = {
     "delete": 1,
     "replica": 1,
     "origin": 1,
+    "backup": 1,
+    "restore": 1,
     "notify": 1,
 }
 #: The order of a stop: what takes new work first, what others need last.

@@ -94,6 +94,7 @@ def put_bucket(
     _check_backup(session, spec)
     bucket = _locked(session, tenant_id, name)
     created = bucket is None
+    backup_before = None if bucket is None else bucket.backup
     if bucket is None:
         bucket = Bucket(tenant_id=tenant_id, name=name, region=spec.region, created_at=utc_clock())
         _fill(bucket, spec, secrets)
@@ -115,6 +116,8 @@ def put_bucket(
                 catalogue.need("delete")
     if catalogue is not None and set(spec.replica_channels) - set(bucket.replica_channels or ()):
         catalogue.need("replica")
+    if catalogue is not None and bucket.backup not in (None, backup_before):
+        catalogue.need("backup")
     set_rules(session, bucket, spec.replica_channels)
     session.refresh(bucket)
     return PutBucket(bucket, created)

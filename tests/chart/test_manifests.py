@@ -19,7 +19,18 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "k8s" / "manifests"
 #: The oldest and the newest release that the validator knows and we name.
 CLUSTERS = ["1.30", "1.33", "1.37"]
-SERVICES = ["api", "delete", "notify", "origin", "replica", "review", "scheduler", "upload"]
+SERVICES = [
+    "api",
+    "backup",
+    "delete",
+    "notify",
+    "origin",
+    "replica",
+    "restore",
+    "review",
+    "scheduler",
+    "upload",
+]
 
 
 def _documents(path: Path) -> list[dict[str, Any]]:

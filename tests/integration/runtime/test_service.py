@@ -67,7 +67,19 @@ def migrate(variables: Mapping[str, str]) -> None:
 
 @pytest.mark.databases("mariadb")
 @pytest.mark.parametrize(
-    "name", ["upload", "review", "delete", "replica", "origin", "notify", "scheduler", "api"]
+    "name",
+    [
+        "upload",
+        "review",
+        "delete",
+        "replica",
+        "origin",
+        "backup",
+        "restore",
+        "notify",
+        "scheduler",
+        "api",
+    ],
 )
 def test_a_service_boots_is_ready_and_ends_in_order(
     name: str, variables: dict[str, str], tmp_path: Path

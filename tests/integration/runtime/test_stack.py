@@ -19,7 +19,8 @@ from shared.core.errors import ConflictError
 from tests.integration.runtime.asking import ask, read
 from tests.support.eventually import eventually
 
-SERVICES = ("api", "scheduler", "upload-1", "upload-2", "review", "delete", "replica", "notify")
+_ONCE = ("review", "delete", "replica", "origin", "backup", "restore", "notify")
+SERVICES = ("api", "scheduler", "upload-1", "upload-2", *_ONCE)
 
 
 def get_buckets(stack: EmbeddedStack, key: str) -> int:
@@ -74,7 +75,7 @@ def test_the_scheduler_knows_who_consumes_what(stack: EmbeddedStack) -> None:
             if sample.name == "blox_consumers"
         }
 
-    wanted = {"upload": 2.0, "review": 1.0, "delete": 1.0, "replica": 1.0, "notify": 1.0}
+    wanted = {"upload": 2.0, **dict.fromkeys(_ONCE, 1.0)}
     eventually(lambda: consumers() == wanted, timeout=30.0, message="statistics name all workers")
 
 
