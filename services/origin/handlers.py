@@ -12,7 +12,7 @@ from services.origin.deps import Deps, Pull
 from services.origin.hosts import HostBusy
 from services.origin.receiving import remove
 from services.origin.rules import Candidate, Plan
-from services.origin.trying import commit, try_source
+from services.origin.trying import StagingTrouble, commit, try_source
 from shared.catalog.origins.commit import read_pull
 from shared.catalog.payloads import PullOrigin
 from shared.core.errors import CancelRequested
@@ -20,12 +20,11 @@ from shared.core.failpoints import failpoint
 from shared.core.outcomes import Fail, Retry, Snooze
 from shared.fetch import FetchRefused, parse_url
 from shared.outbox import Execution
-from shared.storage.errors import ChannelFull
 
 __all__ = ["Deps", "pull"]
 
-#: Seconds until staging is looked at again that was full.
-FULL_SECONDS = 30.0
+#: Seconds until staging is looked at again that was full or away.
+STAGING_SECONDS = 30.0
 #: A pull that could not go on for so long has failed: nobody waits for it any more.
 GIVE_UP_SECONDS = 3600.0
 
@@ -73,8 +72,8 @@ def _go(run: Pull) -> Retry | Snooze | Fail | None:
             outcome = try_source(run, choice.source)
         except HostBusy as error:
             return _wait(run, error.retry_after_seconds, "the host is busy")
-        except ChannelFull:
-            return _wait(run, FULL_SECONDS, "staging is full")
+        except StagingTrouble as error:
+            return _wait(run, STAGING_SECONDS, str(error))
         if isinstance(outcome, Fail):
             return outcome
         if outcome:

@@ -25,6 +25,7 @@ from shared.core.errors import (
     InvalidError,
     RequestError,
     SupersededError,
+    TransientError,
     UnavailableError,
 )
 from shared.core.failpoints import failpoint
@@ -32,7 +33,8 @@ from shared.core.outcomes import Fail
 from shared.fetch import Answer, FetchError, FetchRefused, FetchTooLarge, Hop, parse_url
 from shared.outbox.completion import Completion
 from shared.storage import staging_writer
-from shared.storage.errors import ChannelFull
+from shared.storage.errors import ChannelError
+from shared.storage.staging_objects import StagingBusy
 
 #: Tries of the last transaction: what has come is not fetched again for a busy database.
 COMMIT_TRIES = 5
@@ -40,10 +42,16 @@ COMMIT_TRIES = 5
 _log = structlog.get_logger("origin")
 
 
+class StagingTrouble(TransientError):
+    """Staging takes nothing at the moment."""
+
+    code = "staging_unavailable"
+
+
 def try_source(pull: Pull, source: int) -> Fail | bool:
     """Ask one source; True when the pull is over, False when it failed and is counted.
 
-    Raises HostBusy uncounted, ChannelFull uncounted when staging is full.
+    Raises HostBusy uncounted, and StagingTrouble uncounted when staging takes nothing.
     """
     url = pull.job.rule.url(source, pull.job.key)
     try:
@@ -54,9 +62,9 @@ def try_source(pull: Pull, source: int) -> Fail | bool:
             return _ask(pull, source, url)
     except HostBusy:
         raise
-    except ChannelFull:
+    except (ChannelError, StagingBusy) as error:
         pull.keep(pull.plan.uncounted(source))
-        raise
+        raise StagingTrouble(str(error)) from error
     except FetchTooLarge as error:
         return Fail(error.code, str(error))
     except FetchRefused as error:

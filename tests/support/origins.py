@@ -1,11 +1,12 @@
 """A stand whose buckets have origins, on an upstream server of the test.
 
-`python -m tests.support.origins DATABASE_URL ROOT TASK_ID=FAILPOINT ...` runs each pull in a
-process of its own that dies at its failpoint, and prints how each ended.
+`python -m tests.support.origins DATABASE_URL ROOT STAGING TASK_ID=FAILPOINT ...` runs each pull
+in a process of its own that dies at its failpoint, and prints how each ended.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -27,6 +28,10 @@ from shared.catalog.secret_box import SecretBox
 from shared.core.failpoints import arm
 from shared.fetch import Fetcher, FetchLimits, FetchPolicy
 from shared.outbox import Execution
+from shared.outbox.settling import settle_kind
+from shared.storage.registry import Channels
+from shared.storage.spec import ChannelSpec
+from shared.storage.staging import Staging
 from tests.support.handlers import TENANT, Stand
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -59,7 +64,15 @@ class OriginStand(Stand):
         """Return the bound handler of a kind."""
         if kind == "origin.pull":
             return lambda e, p: pulling.pull(e, p, self.origin)
+        if kind == "origin.settle":
+            return settle_kind("origin", self.bench.context).handler
         return super().handler(kind)
+
+    def stage_in(self, spec: ChannelSpec) -> None:
+        """Let staging lie in a bucket."""
+        self.staging = Staging(Channels().open(spec).channel)
+        self.origin = dataclasses.replace(self.origin, staging=self.staging)
+        self.upload = dataclasses.replace(self.upload, staging=self.staging)
 
     def fills(self, bucket_id: int, *urls: str, **terms: Any) -> None:
         """Give a bucket one rule, with these sources."""
@@ -104,6 +117,11 @@ class OriginStand(Stand):
         """Return a pull."""
         return self.look(lambda session: session.get_one(OriginPull, pull_id))
 
+    def pulls(self) -> list[OriginPull]:
+        """Return all pulls, by id."""
+        statement = sa.select(OriginPull).order_by(OriginPull.id)
+        return self.look(lambda session: list(session.scalars(statement)))
+
     def miss(self, bucket_id: int, key: str) -> OriginMiss | None:
         """Return what is remembered of a key."""
         return self.look(lambda session: session.get(OriginMiss, (bucket_id, key.encode())))
@@ -119,13 +137,16 @@ class OriginStand(Stand):
         )
 
 
-def crash(url: str, root: Path, steps: Mapping[int, str]) -> dict[int, int]:
+def crash(
+    url: str, root: Path, steps: Mapping[int, str], staging: ChannelSpec | None = None
+) -> dict[int, int]:
     """Let a process die in each task at its failpoint; returns the signals, 0 for none.
 
     One interpreter starts, and forks: most of such a process's time is its imports.
     """
     pairs = [f"{task_id}={step}" for task_id, step in steps.items()]
-    command = [sys.executable, "-m", "tests.support.origins", url, str(root), *pairs]
+    where = "" if staging is None else json.dumps([dict(staging.settings), dict(staging.secrets)])
+    command = [sys.executable, "-m", "tests.support.origins", url, str(root), where, *pairs]
     done = subprocess.run(command, cwd=_ROOT, timeout=100, check=True, capture_output=True)
     ended = json.loads(done.stdout.splitlines()[-1])
     return {int(task_id): signal for task_id, signal in ended.items()}
@@ -133,13 +154,15 @@ def crash(url: str, root: Path, steps: Mapping[int, str]) -> dict[int, int]:
 
 def main() -> None:
     """Run the tasks, one after the other."""
-    url, root, *pairs = sys.argv[1:]
+    url, root, where, *pairs = sys.argv[1:]
     ended = {}
     for pair in pairs:
         task_id, _, step = pair.partition("=")
         child = os.fork()
         if child == 0:
             stand = OriginStand(url, Path(root), node=f"doomed-{task_id}")
+            if where:
+                stand.stage_in(ChannelSpec("staging", "s3", *json.loads(where)))
             execution = stand.claim(int(task_id))
             arm(f"{step}=kill")
             stand.run(execution)

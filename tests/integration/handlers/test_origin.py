@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import gzip
 import os
 import socket
@@ -11,9 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
+from shared.catalog.models import OriginMiss, OriginPull
 from shared.catalog.origins.pulling import NothingToPull, Pulling
-from shared.core.clock import Deadline
+from shared.catalog.origins.segments import Segment, add_segment
+from shared.core.clock import Deadline, utc_now
 from shared.core.errors import CancelRequested, ShuttingDown
 from shared.fetch import Fetcher, FetchPolicy, parse_url
 from shared.outbox.manual import retry
@@ -477,6 +482,43 @@ def test_stretches_whose_file_is_gone_begin_anew(stand: OriginStand, upstream: U
     (version,) = stand.versions()
     stand.work(version.task_id)
     assert stand.stored_bytes(version.id) == LARGE
+
+
+# -- sweeps ------------------------------------------------------------------------------------
+
+
+def test_an_end_that_the_pull_did_not_hear_of_is_settled(stand: OriginStand, bucket: int) -> None:
+    pulling = stand.trigger(bucket, "a")
+    assert pulling.task_id is not None
+    stand.bench.set(pulling.task_id, state="failed", error_code="lost", finished_at=utc_now())
+    passes(sweeper(stand), 2)
+    assert stand.work_all("origin") == ["completed"]
+    pull = stand.pull_row(pulling.pull_id)
+    assert (pull.state, pull.error_code) == ("failed", "lost")
+
+
+def test_what_is_over_is_forgotten(stand: OriginStand, upstream: Upstream, bucket: int) -> None:
+    upstream.routes["/base/b"] = answer(BODY)
+    for key in ("a", "b"):
+        stand.work(stand.trigger(bucket, key).task_id)
+    missed, stored = stand.pulls()
+    passes(sweeper(stand))
+    assert stand.miss(bucket, "a") is not None
+    assert len(stand.pulls()) == 2
+
+    def age(session: Session) -> None:
+        week = utc_now() - dt.timedelta(days=8)
+        session.execute(sa.update(OriginMiss).values(expires_at=week))
+        session.execute(
+            sa.update(OriginPull).where(OriginPull.id == stored.id).values(ended_at=week)
+        )
+        add_segment(session, missed.id, Segment(0, "live/00/late", 1))
+
+    stand.db.run_session(age)
+    passes(sweeper(stand))
+    assert stand.miss(bucket, "a") is None
+    assert [one.id for one in stand.pulls()] == [missed.id]
+    assert stand.segments() == []
 
 
 # -- what there is -----------------------------------------------------------------------------

@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from shared.catalog.invariants.origins import hop_breaches, origin_breaches
 from shared.catalog.origins.pulling import NothingToPull, Pulling
-from shared.core.clock import Deadline
+from shared.core.clock import Deadline, utc_now
+from shared.core.ids import new_id
+from shared.fetch import FetchPolicy
+from shared.storage.spec import ChannelSpec
 from tests.integration.handlers.sweeping import passes, sweeper
+from tests.servers.rgw import CephRGW
 from tests.support.origins import SEGMENT_BYTES, OriginStand, crash
 from tests.support.outbox import Thread
 from tests.support.upstream import Upstream, answer, ranged
@@ -19,6 +24,7 @@ from tests.support.upstream import Upstream, answer, ranged
 pytestmark = pytest.mark.databases("mariadb")
 
 KILLED = 9
+POLICY = FetchPolicy(allow=["127.0.0.1:*"])
 #: Of several reads, so that stretches are kept on the way.
 LARGE = os.urandom(SEGMENT_BYTES * 20 + 1000)
 STEPS = [
@@ -84,7 +90,32 @@ def test_a_kill_at_every_step_of_a_large_body(stand: OriginStand, tmp_path: Path
         assert "/origin.before_segment" not in resumed
 
 
-def die_and_go_on(stand: OriginStand, root: Path, upstream: Upstream, steps: list[str]) -> None:
+def test_a_kill_at_every_step_with_staging_in_a_bucket(
+    stand: OriginStand, tmp_path: Path, rgw: CephRGW
+) -> None:
+    server = rgw.server
+    spec = ChannelSpec(
+        "staging",
+        "s3",
+        {"endpoint": server.endpoint, "bucket": f"b{new_id()[:20]}"},
+        {"access_key": server.access_key, "secret_key": server.secret_key},
+    )
+    stand.stage_in(spec)
+    stand.staging.prepare(deadline=Deadline(20))
+    with Upstream() as upstream:
+        for key in LARGE_STEPS:
+            upstream.routes[f"/{key}"] = ranged(LARGE)
+        die_and_go_on(stand, tmp_path, upstream, LARGE_STEPS, spec)
+        check_all(stand, dict.fromkeys(LARGE_STEPS, LARGE))
+
+
+def die_and_go_on(
+    stand: OriginStand,
+    root: Path,
+    upstream: Upstream,
+    steps: list[str],
+    staging: ChannelSpec | None = None,
+) -> None:
     """Let a process die in a pull at each step, bring it back as the lease scan does, and end it.
 
     The key of a pull is the step at which it dies.
@@ -93,7 +124,7 @@ def die_and_go_on(stand: OriginStand, root: Path, upstream: Upstream, steps: lis
     stand.fills(bucket, upstream.url, tries=3)
     pulls = {step: stand.trigger(bucket, step) for step in steps}
     url = stand.db.engine.url.render_as_string(hide_password=False)
-    signals = crash(url, root, {one.task_id or 0: step for step, one in pulls.items()})
+    signals = crash(url, root, {one.task_id or 0: step for step, one in pulls.items()}, staging)
     assert set(signals.values()) == {KILLED}
     passes(sweeper(stand), 2)
     for pulling in pulls.values():
@@ -113,6 +144,8 @@ def check_all(stand: OriginStand, bodies: dict[str, bytes]) -> None:
     for version in stand.versions():
         assert stand.stored_bytes(version.id) in bodies.values()
         assert version.generation == 1
+    assert stand.look(lambda session: list(origin_breaches(session, utc_now()))) == []
+    assert stand.look(lambda session: list(hop_breaches(session, POLICY))) == []
     assert stand.segments() == []
     assert list(stand.staging.old(minimum_age_seconds=0.0, deadline=Deadline(5))) == []
     assert stand.waiting("origin") == stand.waiting("upload") == []
