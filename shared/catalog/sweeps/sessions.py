@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from shared.catalog.models import SessionState
 from shared.catalog.sweeps.context import Pass, SweepContext
 from shared.catalog.uploading.removal import (
     expired_sessions,
     forget_expired,
-    give_up_expired,
+    give_up_open,
+    homeless_sessions,
     remove_session,
 )
 from shared.core.errors import BloxError
@@ -25,7 +27,8 @@ class SessionSweep:
 
     def run(self, turn: Pass) -> None:
         """Make one pass. Aborted ones are on their way out already: a death left them there."""
-        for session_id in self._expired(SessionState.OPEN, turn):
+        homeless = self._context.db.run_session(homeless_sessions, read_only=True)
+        for session_id in chain(homeless, self._expired(SessionState.OPEN, turn)):
             if turn.may_remove("given_up", session_id=session_id):
                 self._give_up(session_id)
         for session_id in self._expired(SessionState.ABORTED, turn):
@@ -50,7 +53,7 @@ class SessionSweep:
 
     def _give_up(self, session_id: int) -> None:
         self._context.db.run_session(
-            lambda session: give_up_expired(session, self._context.catalogue, session_id)
+            lambda session: give_up_open(session, self._context.catalogue, session_id)
         )
 
     def _remove(self, session_id: int, turn: Pass) -> None:

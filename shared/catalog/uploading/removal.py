@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from shared.catalog.context import Catalogue
 from shared.catalog.models import (
+    Bucket,
     SessionState,
     UploadPart,
     UploadSession,
@@ -61,10 +62,26 @@ def expired_sessions(
     return session.scalars(by_index(statement, UploadSession, "ix_upload_sessions_expiry")).all()
 
 
-def give_up_expired(session: Session, catalogue: Catalogue, session_id: int) -> bool:
-    """Set an open session to aborted if its time is over; asked again under its lock."""
+def homeless_sessions(session: Session) -> Sequence[int]:
+    """Return a page of open sessions whose bucket is gone: they can become nothing."""
+    statement = (
+        sa.select(UploadSession.id)
+        .outerjoin(Bucket, Bucket.id == UploadSession.bucket_id)
+        .where(UploadSession.state == SessionState.OPEN, Bucket.id.is_(None))
+        .limit(_PAGE_ROWS)
+    )
+    return session.scalars(by_index(statement, UploadSession, "ix_upload_sessions_expiry")).all()
+
+
+def give_up_open(session: Session, catalogue: Catalogue, session_id: int) -> bool:
+    """Set an open session to aborted if its time is over or its bucket gone.
+
+    Asked again under its lock.
+    """
     found = lock_session_by_id(session, session_id)
-    if found is None or found.row.state != SessionState.OPEN or not _is_over(found.row, found.now):
+    if found is None or found.row.state != SessionState.OPEN:
+        return False
+    if not _is_over(found.row, found.now) and session.get(Bucket, found.row.bucket_id) is not None:
         return False
     mark_aborted(session, catalogue, found.row)
     return True

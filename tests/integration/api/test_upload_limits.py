@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
 from tests.integration.api.sending import begin, put
 from tests.integration.api.stack import BUCKET, Stack, running_stack
@@ -86,10 +87,21 @@ def test_the_last_of_many_writes_of_a_part_counts(stack: Stack) -> None:
 
 
 @pytest.mark.databases("mariadb")
-def test_a_part_for_an_upload_that_goes_meanwhile_leaves_nothing(stack: Stack) -> None:
-    """The body comes while the upload is given up: its file goes with the refusal."""
-    with stack.client() as client:
+@pytest.mark.parametrize(
+    ("end", "answer"),
+    [
+        ("give up", (404, "upload_not_found")),
+        ("complete", (409, "upload_completing")),
+        ("expire", (409, "upload_expired")),
+    ],
+)
+def test_a_part_that_comes_too_late_leaves_nothing(
+    stack: Stack, end: str, answer: tuple[int, str]
+) -> None:
+    """The upload takes no parts any more while the body comes: its file goes with the refusal."""
+    with stack.client() as client, stack.client() as other:
         upload = begin(client)["id"]
+        put(client, upload, 2, b"in time")
         begun, gone = threading.Event(), threading.Event()
 
         def body() -> Any:
@@ -104,12 +116,18 @@ def test_a_part_for_an_upload_that_goes_meanwhile_leaves_nothing(stack: Stack) -
         )
         thread.start()
         assert begun.wait(20)
-        with stack.client() as other:
+        if end == "give up":
             assert other.delete(f"/uploads/{upload}").status_code == 204
+        elif end == "complete":
+            named = {"parts": [{"number": 2}]}
+            assert other.post(f"/uploads/{upload}:complete", json=named).status_code == 202
+        else:
+            with stack.engine.begin() as connection:
+                connection.execute(sa.text("UPDATE upload_sessions SET expires_at = '2020-01-01'"))
         gone.set()
         thread.join(20)
-        assert (answers[0].status_code, answers[0].json()["code"]) == (404, "upload_not_found")
-        assert not stack.staged_files()
+        assert (answers[0].status_code, answers[0].json()["code"]) == answer
+        assert len(stack.staged_files()) == stack.count("upload_parts") == (end != "give up")
 
 
 @pytest.mark.databases("sqlite")

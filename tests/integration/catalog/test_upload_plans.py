@@ -14,7 +14,11 @@ from shared.catalog.sweeps.staging import named
 from shared.catalog.uploading.assembly import read_assembly
 from shared.catalog.uploading.completing import complete_session
 from shared.catalog.uploading.parts import StagedPart, put_part
-from shared.catalog.uploading.removal import expired_sessions, give_up_expired
+from shared.catalog.uploading.removal import (
+    expired_sessions,
+    give_up_open,
+    homeless_sessions,
+)
 from shared.catalog.uploading.rules import CompleteOrder, SessionSpec
 from shared.catalog.uploading.sessions import abort_session, begin_session, find_session
 from shared.core.ids import new_id
@@ -70,7 +74,8 @@ def test_no_statement_scans_or_sorts(world: World, bucket: int) -> None:
     world.run(lambda session: read_assembly(session, frozen.id, task_id=frozen.task_id or 0))
     world.run(lambda session: ends.page_of_waiting(session, 0))
     world.run(lambda session: expired_sessions(session, SessionState.OPEN))
-    world.run(lambda session: give_up_expired(session, world.catalogue, frozen.id))
+    world.run(homeless_sessions)
+    world.run(lambda session: give_up_open(session, world.catalogue, frozen.id))
     world.run(lambda session: named(session, [new_id() for _ in range(20)]))
     world.run(lambda session: abort_session(session, world.catalogue, TENANT, upload.public_id))
     looked_at = 0

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from shared.catalog.buckets import delete_bucket
 from shared.catalog.conditions import ANY, Conditions
 from shared.catalog.models import SessionState
 from shared.catalog.uploading.rules import WantedPart, multipart_etag
@@ -247,6 +248,19 @@ def test_expired_upload_takes_no_part_and_is_swept(stand: Stand) -> None:
     backdate(stand, upload)
     passes(sweeper(stand), 2)
     assert row(stand, upload) is None
+    assert files(stand) == set()
+
+
+def test_upload_into_a_bucket_that_is_gone_fails_or_is_swept(stand: Stand) -> None:
+    bucket = stand.bucket()
+    upload = frozen(stand, bucket, "a", PARTS)
+    left = begin(stand, bucket, "b")
+    send(stand, left, 1, b"one")
+    stand.db.run_session(lambda session: delete_bucket(session, TENANT, "photos"))
+    assert stand.work(upload.task_id) == "failed"
+    assert outcome(stand, upload)[1]["code"] == "bucket_not_found"
+    passes(sweeper(stand), 2)
+    assert row(stand, left) is None
     assert files(stand) == set()
 
 
