@@ -1,4 +1,4 @@
-"""SIGKILL at every named step of a deletion by prefix, and of a deletion on MariaDB.
+"""SIGKILL at every named step of a deletion by prefix.
 
 Afterwards everything is as if nobody had died: the same keys gone, each counted once.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared.catalog.holds import place_hold
-from tests.integration.handlers.test_crashes import DELETE_STEPS, check_all, die_and_go_on
+from tests.integration.handlers.test_crashes import check_all, die_and_go_on
 from tests.integration.handlers.test_delete_prefix import counts, removal, served, start, store
 from tests.support.handlers import Stand
 
@@ -39,17 +39,3 @@ def test_delete_prefix(stand: Stand, tmp_path: Path, step: str) -> None:
     assert served(stand, bucket, "a/0", "a/1", "a/2", "a/3", "b") == ["a/1", "b"]
     check_all(stand)
     assert len(stand.channels.keys("a")) == 2
-
-
-@pytest.mark.parametrize("step", DELETE_STEPS)
-def test_delete(stand: Stand, tmp_path: Path, step: str) -> None:
-    bucket = stand.bucket()
-    put = stand.put(bucket, "a.txt", b"hello world")
-    stand.work(put.task_id)
-    blob_id = stand.version(put.version_id).blob_id
-    stand.remove(bucket, "a.txt")
-    (task_id,) = stand.waiting("delete")
-    die_and_go_on(stand, tmp_path, task_id, step)
-    assert stand.blob(blob_id).state == "deleted"
-    check_all(stand)
-    assert stand.channels.keys("a") == []
