@@ -27,8 +27,6 @@ from shared.outbox.breach import Breach
 from shared.outbox.schema import tasks
 from shared.outbox.states import ACTIVE
 
-_PINNED = "references are pins and stored versions"
-_NEEDED = "complete backups have what they name"
 #: Tables with a task of their own, and the state in which they wait for it.
 _WORK: tuple[tuple[Any, str, str], ...] = (
     (BackupRun, BackupRunState.OPEN, "backup run"),
@@ -70,7 +68,8 @@ def _unpinned(session: Session) -> Iterator[Breach]:
         )
     )
     for item_id, blob_id in session.execute(query):
-        yield Breach(_PINNED, f"backup item {item_id}", f"to be copied, but blob {blob_id} is free")
+        detail = f"to be copied, but blob {blob_id} is free to go"
+        yield Breach("what is to be backed up is pinned", f"backup item {item_id}", detail)
 
 
 def _pins_of_nobody(session: Session, late: dt.datetime) -> Iterator[Breach]:
@@ -88,7 +87,7 @@ def _pins_of_nobody(session: Session, late: dt.datetime) -> Iterator[Breach]:
     )
     for ref_id, blob_id, run_id, state in session.execute(query):
         detail = f"of backup run {run_id} ({state or 'not there'}) to blob {blob_id}"
-        yield Breach(_PINNED, f"reference {ref_id}", detail)
+        yield Breach("references have their holder", f"reference {ref_id}", detail)
 
 
 def _needed_contents(session: Session) -> Iterator[Breach]:
@@ -104,7 +103,7 @@ def _needed_contents(session: Session) -> Iterator[Breach]:
     )
     for item_id, run_id, content_id, state in session.execute(query):
         detail = f"run {run_id} names content {content_id}, which is {state or 'not there'}"
-        yield Breach(_NEEDED, f"backup item {item_id}", detail)
+        yield Breach("backups have what they name", f"backup item {item_id}", detail)
 
 
 def _needed_manifests(session: Session) -> Iterator[Breach]:
@@ -126,7 +125,7 @@ def _needed_manifests(session: Session) -> Iterator[Breach]:
     )
     for run_id, state in session.execute(query):
         detail = f"complete, but its manifest is {state or 'not there'}, or an item is open"
-        yield Breach(_NEEDED, f"backup run {run_id}", detail)
+        yield Breach("backups have what they name", f"backup run {run_id}", detail)
 
 
 def _left_alone(
