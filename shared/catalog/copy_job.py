@@ -16,11 +16,15 @@ Method = Literal["server", "stream", "resumed"]
 
 @dataclass(frozen=True, slots=True)
 class SourceCopy:
-    """A verified copy that may be read. `location_id` is None for one that is no location."""
+    """A verified copy that may be read. `location_id` is None for one that is no location.
+
+    `etag` is what the channel told of it when it was proven.
+    """
 
     location_id: int | None
     channel: str
     key: str
+    etag: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

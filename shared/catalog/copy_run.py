@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import structlog
 from shared.catalog.copy_job import Copied, CopyDeps, CopyJob, Damage, Method, NoSource, SourceCopy
 from shared.catalog.sending import IntentRows, Sender, done
 from shared.core.failpoints import failpoint
+from shared.storage.channel import Remote
 from shared.storage.errors import BreakerOpen, ChannelError, SourceError, SourceUnavailable
 from shared.storage.registry import OpenChannel
 from shared.storage.source import ChannelSource
@@ -18,6 +20,8 @@ from shared.storage.transfer import Transferred
 
 if TYPE_CHECKING:
     from shared.outbox.execution import Execution
+
+_MD5 = re.compile(r"[0-9a-f]{32}\Z")
 
 _log = structlog.get_logger("catalog.copying")
 
@@ -97,6 +101,25 @@ class CopyRun:
         yield from sorted(usable, key=lambda one: one[0].channel != self._opened.name)
 
     def _from(self, source: SourceCopy, origin: OpenChannel) -> Copied:
+        remote = self._remote(source, origin)
+        if remote is not None:
+            try:
+                return self._send(source, origin, remote)
+            except BreakerOpen:
+                raise
+            except ChannelError as error:
+                # Under another key then: the copy may still come, and nobody would know of what.
+                _log.info(
+                    "server_copy_failed",
+                    channel=self._opened.name,
+                    source=source.channel,
+                    code=error.code,
+                    error=str(error),
+                )
+                self._let_go()
+        return self._send(source, origin, None)
+
+    def _send(self, source: SourceCopy, origin: OpenChannel, remote: Remote | None) -> Copied:
         begun = self._begin()
         sent = self._sender.send(
             ChannelSource(origin.channel, source.key),
@@ -107,8 +130,17 @@ class CopyRun:
             sha256=self._job.sha256,
             progress=begun.progress,
             keep=self._progressed,
+            remote=remote,
+            md5=_md5(source, origin),
         )
-        return self._copied(begun, sent, source, "resumed" if self._resumed else "stream")
+        method: Method = "resumed" if self._resumed else "stream"
+        return self._copied(begun, sent, source, method if remote is None else "server")
+
+    def _remote(self, source: SourceCopy, origin: OpenChannel) -> Remote | None:
+        """Return how the target's provider names the source, None where it does not know it."""
+        named = origin.channel.remote(source.key)
+        own = self._opened.channel.remote(source.key)
+        return named if named.domain == own.domain else None
 
     def _copied(
         self, begun: _Begun, sent: Transferred, source: SourceCopy, method: Method
@@ -196,3 +228,9 @@ class CopyRun:
         self._keep(None)
         self._resumed = False
         self._sender.abort(self._opened, begun.key, begun.progress)
+
+
+def _md5(source: SourceCopy, origin: OpenChannel) -> str | None:
+    """Return the md5 of a copy that was proven under an ETag which is one."""
+    is_md5 = origin.channel.capabilities.checksum == "md5" and _MD5.match(source.etag or "")
+    return source.etag if is_md5 else None

@@ -121,7 +121,7 @@ def _wait(execution: Execution, seconds: float, reason: str, resource: str | Non
 def read_sources(session: Session, blob_id: int, *, without: str = "") -> tuple[SourceCopy, ...]:
     """Return the stored locations of a blob, but for those on the channel `without`."""
     rows = session.execute(
-        sa.select(Location.id, Location.channel, Location.key)
+        sa.select(Location.id, Location.channel, Location.key, Location.etag)
         .where(
             Location.blob_id == blob_id,
             Location.state == LocationState.STORED,

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from shared.catalog import fenced, intents
 from shared.core.failpoints import failpoint
 from shared.outbox.db import Database
+from shared.storage.channel import Remote
 from shared.storage.errors import ChannelError
 from shared.storage.progress import Progress
 from shared.storage.registry import OpenChannel
@@ -96,10 +97,13 @@ class Sender:
         sha256: str,
         progress: Mapping[str, Any] | None,
         keep: Callable[[dict[str, Any]], None],
+        remote: Remote | None = None,
+        md5: str | None = None,
     ) -> Transferred:
         """Transfer the bytes and prove them; goes on from the parts of `progress`.
 
-        `keep` writes the new progress to the task's checkpoint. Raises as `transfer` does.
+        `keep` writes the new progress to the task's checkpoint. `remote`, `md5` and what is raised:
+        see `transfer`.
         """
         resume = Progress.from_json(progress) if progress else None
         known = {resume.upload_id} if resume else set()
@@ -124,6 +128,8 @@ class Sender:
             save=save,
             check=self._execution.check,
             deadline=self._execution.deadline,
+            remote=remote,
+            md5=md5,
         )
         failpoint(f"{self._points}.after_bytes")
         return sent

@@ -10,7 +10,16 @@ from shared.core.clock import Deadline
 from shared.core.errors import BloxError
 from shared.runtime.metrics import Metrics
 from shared.storage.body import Body
-from shared.storage.channel import Capabilities, Channel, Entry, Found, OpenUpload, Part, Stored
+from shared.storage.channel import (
+    Capabilities,
+    Channel,
+    Entry,
+    Found,
+    OpenUpload,
+    Part,
+    Remote,
+    Stored,
+)
 from shared.storage.registry import Channels, OpenChannel
 from shared.storage.spec import ChannelSpec
 
@@ -137,6 +146,32 @@ class ObservedChannel:
         """See Channel.copy."""
         with self._meter.call(self.name, "copy"):
             return self._inner.copy(source, key, deadline=deadline)
+
+    def remote(self, key: str) -> Remote:
+        """See Channel.remote."""
+        return self._inner.remote(key)
+
+    def copy_remote(self, source: Remote, key: str, *, sha256: str, deadline: Deadline) -> Stored:
+        """See Channel.copy_remote."""
+        with self._meter.call(self.name, "copy_remote"):
+            return self._inner.copy_remote(source, key, sha256=sha256, deadline=deadline)
+
+    def copy_part(
+        self,
+        source: Remote,
+        key: str,
+        upload_id: str,
+        number: int,
+        *,
+        offset: int,
+        length: int,
+        deadline: Deadline,
+    ) -> Part:
+        """See Channel.copy_part."""
+        with self._meter.call(self.name, "copy_part"):
+            return self._inner.copy_part(
+                source, key, upload_id, number, offset=offset, length=length, deadline=deadline
+            )
 
     def create_upload(self, key: str, *, sha256: str = "", deadline: Deadline) -> str:
         """See Channel.create_upload."""

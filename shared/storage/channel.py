@@ -27,6 +27,8 @@ class Capabilities:
     conditional_put: bool = False
     #: `copy` moves no bytes through this process.
     server_copy: bool = False
+    #: The largest object that `copy_remote` copies in one go; larger ones go by `copy_part`.
+    copy_part_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,18 @@ class OpenUpload:
     key: str
     upload_id: str
     started_at: dt.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """An object, as channels of the same `domain` name it: they copy it among themselves.
+
+    A domain is one provider with one set of credentials; `bucket` is a place there.
+    """
+
+    domain: str
+    bucket: str
+    key: str
 
 
 class Channel(Protocol):
@@ -151,6 +165,34 @@ class Channel(Protocol):
 
     def copy(self, source: str, key: str, *, deadline: Deadline) -> Stored:
         """Copy an object inside the channel; ObjectMissing if it is not there."""
+        ...
+
+    def remote(self, key: str) -> Remote:
+        """Return how a channel of the same domain names an object of this one. Asks nobody."""
+        ...
+
+    def copy_remote(self, source: Remote, key: str, *, sha256: str, deadline: Deadline) -> Stored:
+        """Copy an object of the same domain, of at most `copy_part_bytes`; ObjectMissing.
+
+        `sha256` is that of the object, kept beside it where the kind can; it is not compared.
+        """
+        ...
+
+    def copy_part(
+        self,
+        source: Remote,
+        key: str,
+        upload_id: str,
+        number: int,
+        *,
+        offset: int,
+        length: int,
+        deadline: Deadline,
+    ) -> Part:
+        """Make part `number` of `length` bytes, from `offset` on, of an object of the same domain.
+
+        See `put_part`; ObjectMissing, UploadGone.
+        """
         ...
 
     def create_upload(self, key: str, *, sha256: str = "", deadline: Deadline) -> str:

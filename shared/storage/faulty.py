@@ -9,7 +9,16 @@ from contextlib import contextmanager
 
 from shared.core.clock import Deadline
 from shared.storage.body import Body
-from shared.storage.channel import Capabilities, Channel, Entry, Found, OpenUpload, Part, Stored
+from shared.storage.channel import (
+    Capabilities,
+    Channel,
+    Entry,
+    Found,
+    OpenUpload,
+    Part,
+    Remote,
+    Stored,
+)
 
 #: Seconds that a held call waits to be let go, so that a test which forgets it ends.
 _LONGEST_HOLD_SECONDS = 60.0
@@ -138,6 +147,32 @@ class FaultyChannel:
         """See Channel.copy."""
         self._meet("copy")
         return self.inner.copy(source, key, deadline=deadline)
+
+    def remote(self, key: str) -> Remote:
+        """See Channel.remote."""
+        return self.inner.remote(key)
+
+    def copy_remote(self, source: Remote, key: str, *, sha256: str, deadline: Deadline) -> Stored:
+        """See Channel.copy_remote."""
+        self._meet("copy_remote")
+        return self.inner.copy_remote(source, key, sha256=sha256, deadline=deadline)
+
+    def copy_part(
+        self,
+        source: Remote,
+        key: str,
+        upload_id: str,
+        number: int,
+        *,
+        offset: int,
+        length: int,
+        deadline: Deadline,
+    ) -> Part:
+        """See Channel.copy_part."""
+        self._meet("copy_part")
+        return self.inner.copy_part(
+            source, key, upload_id, number, offset=offset, length=length, deadline=deadline
+        )
 
     def create_upload(self, key: str, *, sha256: str = "", deadline: Deadline) -> str:
         """See Channel.create_upload."""

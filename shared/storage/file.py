@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 from shared.core.clock import Deadline
 from shared.storage import tree
 from shared.storage.body import CHUNK_BYTES, Body
-from shared.storage.channel import Capabilities, Entry, Found, OpenUpload, Part, Stored
+from shared.storage.channel import Capabilities, Entry, Found, OpenUpload, Part, Remote, Stored
 from shared.storage.errors import ChannelUnavailable, KeyTaken, ObjectMissing, SourceError
 from shared.storage.file_listing import moment, walk
 from shared.storage.file_root import OBJECTS, TEMPORARY, FileRoot
@@ -33,7 +34,9 @@ class FileChannel:
     """A directory as a channel. Many processes may use one root at once."""
 
     kind = "file"
-    capabilities = Capabilities(checksum="none", conditional_put=True, server_copy=True)
+    capabilities = Capabilities(
+        checksum="none", conditional_put=True, server_copy=True, copy_part_bytes=sys.maxsize
+    )
 
     def __init__(self, root: str | os.PathLike[str], *, name: str, create: bool = False) -> None:
         self.name = name
@@ -193,6 +196,38 @@ class FileChannel:
                 return Stored(key=key, size=size, etag=_etag(os.fstat(file)))
         finally:
             os.close(original)
+
+    def remote(self, key: str) -> Remote:
+        """See Channel.remote. A directory is a domain of its own."""
+        check_key(key)
+        return Remote(f"file:{self.root.path}", "", key)
+
+    def copy_remote(self, source: Remote, key: str, *, sha256: str, deadline: Deadline) -> Stored:
+        """See Channel.copy_remote."""
+        return self.copy(self._own(source), key, deadline=deadline)
+
+    def copy_part(
+        self,
+        source: Remote,
+        key: str,
+        upload_id: str,
+        number: int,
+        *,
+        offset: int,
+        length: int,
+        deadline: Deadline,
+    ) -> Part:
+        """See Channel.copy_part."""
+        with self.get(self._own(source), start=offset, length=length, deadline=deadline) as chunks:
+            body = Body(b"".join(chunks))
+        return self._uploads.put_part(
+            key, upload_id, number, body, offset=offset, deadline=deadline
+        )
+
+    def _own(self, source: Remote) -> str:
+        if source.domain != self.remote(source.key).domain:
+            raise ChannelUnavailable("another directory's object", channel=self.name)
+        return source.key
 
     def move(self, source: str, key: str, *, touch: bool = False) -> bool:
         """Give an object another key, durably; False if it is not there. Not on every kind.

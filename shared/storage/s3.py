@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 
 from shared.core.clock import Deadline
 from shared.storage.body import CHUNK_BYTES, Body
-from shared.storage.channel import Capabilities, Entry, Found, OpenUpload, Part, Stored
+from shared.storage.channel import Capabilities, Entry, Found, OpenUpload, Part, Remote, Stored
 from shared.storage.errors import (
     ChannelRefused,
     ChannelUnavailable,
@@ -31,6 +31,7 @@ from shared.storage.s3_body import base64_text, hex_of, md5_of, payload, sha256_
 from shared.storage.s3_client import S3Settings, make_client
 from shared.storage.s3_errors import mapped
 from shared.storage.s3_multipart import S3Multipart
+from shared.storage.s3_remote import S3Remote
 
 #: The object metadata that holds the sha256 the writer declared.
 SHA256_METADATA = "blox-sha256"
@@ -49,9 +50,11 @@ class S3Channel:
             checksum=settings.checksum,
             conditional_put=settings.conditional_put,
             server_copy=True,
+            copy_part_bytes=settings.copy_part_bytes,
         )
         self._client, self._transport = make_client(settings)
         self._multipart = S3Multipart(self._client, settings, call=self._call, name=name)
+        self._remote = S3Remote(self._client, settings, call=self._call, name=name)
 
     @contextmanager
     def _call(self, action: str, key: str, deadline: Deadline) -> Iterator[None]:
@@ -277,6 +280,34 @@ class S3Channel:
                 MetadataDirective="COPY",
             )
         return self._asked(key, deadline)
+
+    def remote(self, key: str) -> Remote:
+        """See Channel.remote. A domain is an endpoint with its credentials."""
+        check_key(key)
+        return self._remote.of(key)
+
+    def copy_remote(self, source: Remote, key: str, *, sha256: str, deadline: Deadline) -> Stored:
+        """See Channel.copy_remote."""
+        self._where(key)
+        self._remote.copy(source, key, metadata=_metadata(sha256), deadline=deadline)
+        return self._asked(key, deadline)
+
+    def copy_part(
+        self,
+        source: Remote,
+        key: str,
+        upload_id: str,
+        number: int,
+        *,
+        offset: int,
+        length: int,
+        deadline: Deadline,
+    ) -> Part:
+        """See Channel.copy_part."""
+        self._where(key)
+        return self._remote.copy_part(
+            source, key, upload_id, number, offset=offset, length=length, deadline=deadline
+        )
 
     def create_upload(self, key: str, *, sha256: str = "", deadline: Deadline) -> str:
         """See Channel.create_upload."""

@@ -18,7 +18,7 @@ from shared.core.clock import Deadline
 from shared.core.errors import BloxError
 from shared.core.failpoints import failpoint
 from shared.storage.body import Body
-from shared.storage.channel import Found, Part
+from shared.storage.channel import Found, Part, Remote
 from shared.storage.crew import STALL_SECONDS, Crew, Stalled
 from shared.storage.errors import (
     ChannelTimeout,
@@ -61,6 +61,8 @@ def transfer(
     check: Callable[[], None] = lambda: None,
     deadline: Deadline,
     stall_seconds: float = STALL_SECONDS,
+    remote: Remote | None = None,
+    md5: str | None = None,
 ) -> Transferred:
     """Store `source` under `key` and prove it.
 
@@ -71,9 +73,13 @@ def transfer(
     ChannelError says that another channel may
     do better; the upload is left open for a later `resume`, or for the caller to abort. SourceError
     says that no channel can help.
+
+    With `remote`, which names the source in the channel's domain, the provider copies and no byte
+    passes through here. `md5` is that of the source, if it was proven before: then a provider that
+    tells the whole object's md5 need not send it all back as a proof.
     """
     with Crew[object](check=check, deadline=deadline, stall_seconds=stall_seconds) as crew:
-        work = _Transfer(source, opened, key, size, sha256, save, crew, deadline)
+        work = _Transfer(source, opened, key, size, sha256, save, crew, deadline, remote, md5)
         try:
             return work.run(resume)
         except Stalled as error:
@@ -93,6 +99,8 @@ class _Transfer:
         save: Callable[[Progress], None],
         crew: Crew[object],
         deadline: Deadline,
+        remote: Remote | None,
+        md5: str | None,
     ) -> None:
         self._source = source
         self._opened = opened
@@ -103,14 +111,20 @@ class _Transfer:
         self._save = save
         self._crew = crew
         self._deadline = deadline
+        self._remote = remote
+        self._md5 = md5
+        #: Bytes of a part, and the largest body that is not sent in parts.
+        self._part_bytes = (
+            opened.part_bytes if remote is None else opened.channel.capabilities.copy_part_bytes
+        )
         #: Threads that wait for the source just now.
         self._readers: set[int] = set()
         self._upload_pace = crew.pace(opened.upload_limit)
         self._download_pace = crew.pace(opened.download_limit)
 
     def run(self, resume: Progress | None) -> Transferred:
-        if resume is None and self._size <= self._opened.part_bytes:
-            found = self._run(self._put)
+        if resume is None and self._size <= self._part_bytes:
+            found = self._run(self._put if self._remote is None else self._copy)
             return self._ended(found, sent=1, kept=0, bytes_sent=self._size)
         self._run(self._check_size)
         return self._in_parts(resume)
@@ -157,6 +171,14 @@ class _Transfer:
             return self._proven()
         return self._proven(stored.md5)
 
+    def _copy(self) -> Found:
+        self._check_size()
+        assert self._remote is not None
+        self._channel.copy_remote(
+            self._remote, self._key, sha256=self._sha256, deadline=self._deadline
+        )
+        return self._proven(self._md5)
+
     def _in_parts(self, resume: Progress | None) -> Transferred:
         if resume is not None:
             try:
@@ -165,7 +187,7 @@ class _Transfer:
                 # Completed by an attempt that died before it could say so?
                 if self._run(lambda: self._channel.head(self._key, deadline=self._deadline)):
                     return self._ended(self._run(self._proven), sent=0, kept=0, bytes_sent=0)
-        plan = Plan.of(self._size, self._opened.part_bytes)
+        plan = Plan.of(self._size, self._part_bytes)
         upload_id = self._run(
             lambda: self._channel.create_upload(
                 self._key, sha256=self._sha256, deadline=self._deadline
@@ -211,8 +233,19 @@ class _Transfer:
 
     def _part_job(self, upload_id: str, plan: Plan, number: int) -> Callable[[], Part]:
         offset, length = plan.offset(number), plan.length(number)
+        remote = self._remote
 
         def send() -> Part:
+            if remote is not None:
+                return self._channel.copy_part(
+                    remote,
+                    self._key,
+                    upload_id,
+                    number,
+                    offset=offset,
+                    length=length,
+                    deadline=self._deadline,
+                )
             body = Body(self._read(offset, length), pace=self._upload_pace)
             return self._channel.put_part(
                 self._key, upload_id, number, body, offset=offset, deadline=self._deadline
@@ -278,5 +311,5 @@ class _Transfer:
             etag=found.etag,
             parts_sent=sent,
             parts_kept=kept,
-            bytes_sent=bytes_sent,
+            bytes_sent=bytes_sent if self._remote is None else 0,
         )

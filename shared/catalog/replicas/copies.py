@@ -40,7 +40,7 @@ def read_replica(session: Session, replica_id: int, *, task_id: int) -> ReplicaJ
     _check(session, row, blob, task_id=task_id)
     assert blob is not None
     sources = tuple(
-        SourceCopy(one.id, one.channel, one.key)
+        SourceCopy(one.id, one.channel, one.key, one.etag)
         for one in stored_places(session, blob.id, besides=known_losses(session, blob.id))
         if one.channel != row.channel
     )

@@ -155,6 +155,45 @@ def test_a_damaged_source_is_told_and_never_kept(stand: Stand, content: bytes) -
     assert list(stand.channels.faulty["b"].inner.list_uploads(deadline=Deadline(5))) == []
 
 
+def test_inside_a_channel_the_provider_copies(small: Copying, stand: Stand) -> None:
+    put_bytes(stand, "b", "acme/00/old", SMALL)
+    job = CopyJob(
+        small.blob.id, len(SMALL), small.blob.sha256, (SourceCopy(None, "b", "acme/00/old"),), "b"
+    )
+    execution = small.claim()
+    copied = copy_blob(execution, small.deps, job)
+    assert isinstance(copied, Copied)
+    assert (copied.method, copied.bytes_sent) == ("server", 0)
+    assert stand.channels.faulty["b"].calls["put"] == 0
+    assert small.read(small.commit(execution, job, copied)) == SMALL
+
+
+def test_what_the_provider_does_not_copy_goes_through_here_under_another_key(
+    small: Copying, stand: Stand
+) -> None:
+    put_bytes(stand, "b", "acme/00/old", SMALL)
+    job = CopyJob(
+        small.blob.id, len(SMALL), small.blob.sha256, (SourceCopy(None, "b", "acme/00/old"),), "b"
+    )
+    stand.channels.faulty["b"].fail_next("copy_remote", ChannelRefused("not implemented"))
+    execution = small.claim()
+    copied = copy_blob(execution, small.deps, job)
+    assert isinstance(copied, Copied)
+    assert copied.method == "stream"
+    assert [one.state for one in stand.locations()] == ["stored", "intent", "intent"]
+    assert small.read(small.commit(execution, job, copied)) == SMALL
+
+
+def test_a_damaged_source_that_the_provider_copies_is_found(small: Copying, stand: Stand) -> None:
+    put_bytes(stand, "b", "acme/00/old", b"HELLO WORLD")
+    job = small.job(SourceCopy(None, "b", "acme/00/old"))
+    execution = small.claim()
+    copied = copy_blob(execution, small.deps, job)
+    assert isinstance(copied, Copied)
+    assert [one.source.channel for one in small.damage] == ["b"]
+    assert small.read(small.commit(execution, job, copied)) == SMALL
+
+
 def test_only_damaged_sources(small: Copying) -> None:
     job = CopyJob(
         small.blob.id, len(SMALL), small.blob.sha256, (SourceCopy(None, "a", "acme/00/no"),), "b"

@@ -33,6 +33,12 @@ def test_every_call_counts_and_none_passes_an_open_breaker(inner: FaultyChannel)
         "delete": lambda c: c.delete("key", deadline=soon()),
         "list": lambda c: list(c.list(deadline=soon())),
         "copy": lambda c: c.copy("key", "other", deadline=soon()),
+        "copy_remote": lambda c: c.copy_remote(
+            c.remote("key"), "other", sha256="", deadline=soon()
+        ),
+        "copy_part": lambda c: c.copy_part(
+            c.remote("key"), "other", "x", 1, offset=0, length=1, deadline=soon()
+        ),
         "create_upload": lambda c: c.create_upload("key", deadline=soon()),
         "list_parts": lambda c: list(c.list_parts("key", "x", deadline=soon())),
         "complete_upload": lambda c: c.complete_upload("key", "x", [], deadline=soon()),
