@@ -19,9 +19,11 @@ from services.cli.supervisor import EmbeddedStack
 from shared.storage.registry import open_channel
 from shared.storage.spec import ChannelSpec
 from tests.acceptance.damages import DAMAGES, Damage
+from tests.acceptance.damages_backups import BACKUP_DAMAGES
 from tests.acceptance.damages_origins import ORIGIN_DAMAGES
 from tests.acceptance.damages_removal import REMOVAL_DAMAGES
 from tests.acceptance.damages_replicas import REPLICA_DAMAGES
+from tests.acceptance.damages_reviews import REVIEW_DAMAGES
 from tests.acceptance.damages_uploads import UPLOAD_DAMAGES
 from tests.acceptance.product import Blox, run_blox, s3_variables
 from tests.acceptance.still import Still, live
@@ -33,7 +35,15 @@ from tests.servers.rgw import CephRGW
 EXACT = ("--late-seconds", "0", "--min-age-seconds", "0", "--settle-seconds", "0.05")
 
 #: Each area has a file of its own.
-ALL = (*DAMAGES, *UPLOAD_DAMAGES, *REPLICA_DAMAGES, *REMOVAL_DAMAGES, *ORIGIN_DAMAGES)
+ALL = (
+    *DAMAGES,
+    *UPLOAD_DAMAGES,
+    *REPLICA_DAMAGES,
+    *REMOVAL_DAMAGES,
+    *REVIEW_DAMAGES,
+    *ORIGIN_DAMAGES,
+    *BACKUP_DAMAGES,
+)
 
 Check: TypeAlias = Callable[..., tuple[int, list[dict[str, str]]]]
 

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from services.cli.commands.doctor_regions import look_at_regions
+from services.cli.commands.doctor_reviews import look_at_reviewers
 from services.cli.render import Format, FormatOption, show_rows
 from services.cli.sentences import EXPECTED, sentence
 from services.cli.stack import DirectoryOption, missing_file, stack_settings_variables
@@ -108,7 +109,7 @@ def _inside(settings: Settings, found: Problems) -> Iterator[Finding]:
         # What needs no credentials can be looked at all the same.
         stand_in = pydantic.SecretStr(SecretBox.generate_key())
         settings = settings.model_copy(update={"secret_key": stand_in})
-    looks = [_staging, _database, _clock, _schema, _channels, _consumers, _regions]
+    looks = [_staging, _database, _clock, _schema, _channels, _consumers, _regions, _reviewers]
     if any("BLOX_STAGING__" in text for text in found.errors):
         settings = settings.model_copy(update={"staging": StagingSettings()})
         looks.remove(_staging)
@@ -184,6 +185,11 @@ def _channels(parts: Parts) -> Iterator[Finding]:
 
 def _regions(parts: Parts) -> Iterator[Finding]:
     for verdict, what, detail in look_at_regions(parts):
+        yield Finding(verdict, what, detail)
+
+
+def _reviewers(parts: Parts) -> Iterator[Finding]:
+    for verdict, what, detail in look_at_reviewers(parts):
         yield Finding(verdict, what, detail)
 
 
