@@ -33,6 +33,7 @@ from shared.catalog.models import (
     Version,
     VersionState,
 )
+from shared.catalog.notifying.emitting import EventType, emit
 from shared.catalog.payloads import REPLICA_OBJECT, CopyObject
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.verdicts import has_passed
@@ -120,6 +121,7 @@ def write_copy(
         moved_from.row.generation += 1
         end_stored(session, catalogue, moved_from, version)
         refresh(session, moved_from)
+        emit(session, catalogue, version, EventType.DELETED)
     if superseded:
         catalogue.tasks.supersede(session, superseded)
     return answer_of(written, target, instant=True)
