@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from itertools import islice
 
 from shared.core.clock import Deadline
 from shared.storage.channel import Channel, Found
@@ -11,6 +12,12 @@ from shared.storage.crew import Crew, Stalled
 from shared.storage.errors import ChannelTimeout, ChecksumMismatch, ObjectMissing
 from shared.storage.registry import OpenChannel
 from shared.storage.source import Source
+
+#: A range that is read back at a time, and how many at once: that many are in memory.
+RANGE_BYTES = 8 * 1024 * 1024
+RANGES_AT_ONCE = 2
+
+_Range = tuple[int, bytearray]
 
 
 def verify(
@@ -72,11 +79,53 @@ def proven(
 def _read_back(
     channel: Channel, key: str, size: int, pace: Callable[[int], None], deadline: Deadline
 ) -> str:
-    digest = hashlib.sha256()
-    with channel.get(key, start=0, length=size, deadline=deadline) as chunks:
-        for chunk in chunks:
-            pace(len(chunk))
-            digest.update(chunk)
+    """Hash an object; over a network some ranges are under way while one is hashed."""
+    if channel.kind == "file" or size <= RANGE_BYTES:
+        digest = hashlib.sha256()
+        with channel.get(key, start=0, length=size, deadline=deadline) as chunks:
+            for chunk in chunks:
+                pace(len(chunk))
+                digest.update(chunk)
+        return digest.hexdigest()
+    with Crew[_Range](check=lambda: pace(0), deadline=deadline) as crew:
+        return _hash_ranges(channel, key, size, pace, crew, deadline)
+
+
+def _hash_ranges(
+    channel: Channel,
+    key: str,
+    size: int,
+    pace: Callable[[int], None],
+    crew: Crew[_Range],
+    deadline: Deadline,
+) -> str:
+    def reader(start: int) -> Callable[[], _Range]:
+        def read() -> _Range:
+            data, filled = bytearray(min(RANGE_BYTES, size - start)), 0
+            with channel.get(key, start=start, length=len(data), deadline=deadline) as chunks:
+                for chunk in chunks:
+                    pace(len(chunk))
+                    data[filled : filled + len(chunk)] = chunk
+                    filled += len(chunk)
+            return start, data
+
+        return read
+
+    starts = iter(range(0, size, RANGE_BYTES))
+    for start in islice(starts, RANGES_AT_ONCE):
+        crew.start(reader(start))
+    digest, hashed = hashlib.sha256(), 0
+    there: dict[int, bytearray] = {}
+    while hashed < size:
+        # One is begun for each that was hashed: never more are in memory.
+        while hashed not in there:
+            start, data = crew.next_done()
+            there[start] = data
+        data = there.pop(hashed)
+        digest.update(data)
+        hashed += len(data)
+        if (following := next(starts, None)) is not None:
+            crew.start(reader(following))
     return digest.hexdigest()
 
 
