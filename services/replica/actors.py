@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.replica.handlers import Deps, copy
+from services.replica.objects import copy_object
 from shared.catalog.kinds import RegisteredCatalogue
-from shared.catalog.payloads import CopyReplica
-from shared.outbox import Execution, Snooze
+from shared.catalog.payloads import CopyObject, CopyReplica
+from shared.outbox import Execution, Fail, Snooze
 
 if TYPE_CHECKING:
     import dramatiq
@@ -25,6 +26,10 @@ def register(
     def run(execution: Execution, payload: CopyReplica) -> Snooze | None:
         return copy(execution, payload, deps)
 
+    def run_object(execution: Execution, payload: CopyObject) -> Snooze | Fail | None:
+        return copy_object(execution, payload, deps)
+
     outbox.handler(catalogue.kinds.replica_copy)(run)
     outbox.handler(catalogue.kinds.replica_repair)(run)
+    outbox.handler(catalogue.kinds.replica_object)(run_object)
     return outbox.actor(QUEUE)

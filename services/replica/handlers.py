@@ -54,7 +54,7 @@ def copy(execution: Execution, payload: CopyReplica, deps: Deps) -> Snooze | Non
         return None
     found = deps.channels.find(job.copy.target)
     with nullcontext() if found is None else deps.slots.hold(execution, found[0]):
-        answer = copy_blob(execution, _copying(deps), job.copy)
+        answer = copy_blob(execution, copying(deps), job.copy)
         if isinstance(answer, Snooze):
             return answer
         _commit(execution, deps, job, answer)
@@ -62,7 +62,9 @@ def copy(execution: Execution, payload: CopyReplica, deps: Deps) -> Snooze | Non
     return None
 
 
-def _copying(deps: Deps) -> CopyDeps:
+def copying(deps: Deps, *, points: str = "replica") -> CopyDeps:
+    """Return what copying needs; a damaged source is reported as lost."""
+
     def on_damage(damage: Damage) -> None:
         location_id = damage.source.location_id
         if location_id is None:
@@ -73,7 +75,7 @@ def _copying(deps: Deps) -> CopyDeps:
             )
         )
 
-    return CopyDeps(db=deps.db, channels=deps.channels, points="replica", on_damage=on_damage)
+    return CopyDeps(db=deps.db, channels=deps.channels, points=points, on_damage=on_damage)
 
 
 def _commit(execution: Execution, deps: Deps, job: ReplicaJob, copied: Copied | None) -> None:

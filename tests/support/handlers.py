@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from services.delete import handlers as deleting
 from services.delete import prefix as removing
 from services.replica import handlers as replicating
+from services.replica import objects as copying
 from services.review import handlers as reviewing
 from services.review.again import review_again
 from services.review.deps import Outside
@@ -273,6 +274,7 @@ class Stand:
             "delete.settle": settle_kind("delete", self.bench.context).handler,
             "replica.copy": lambda e, p: replicating.copy(e, p, self.replica),
             "replica.repair": lambda e, p: replicating.copy(e, p, self.replica),
+            "replica.object": lambda e, p: copying.copy_object(e, p, self.replica),
             "replica.settle": settle_kind("replica", self.bench.context).handler,
             "upload.settle": settle_kind("upload", self.bench.context).handler,
             "review.settle": settle_kind("review", self.bench.context).handler,

@@ -1,0 +1,120 @@
+"""Copies and moves over channels: bytes first, then the name; killed at every step on MariaDB."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shared.catalog.copies import CopyBegun, CopyOrder, copy_object
+from shared.storage.errors import ChannelUnavailable
+from tests.integration.handlers.test_crashes import die_and_go_on
+from tests.integration.handlers.test_replica_crashes import check
+from tests.support.handlers import Stand
+
+CONTENT = b"hello world"
+STEPS = [
+    "object.claimed",
+    "object.after_intent",
+    "object.after_checkpoint",
+    "object.after_bytes",
+    "object.before_commit",
+    "complete.before_commit",
+    "complete.after_commit",
+    "object.after_commit",
+]
+
+
+class Copying:
+    """An object on `a`, and a bucket whose channels are `b` and `c`."""
+
+    def __init__(self, stand: Stand) -> None:
+        self.stand = stand
+        self.source = stand.bucket("source", channels=["a"])
+        self.target = stand.bucket("target", channels=["b", "c"])
+        put = stand.put(self.source, "x", CONTENT)
+        assert stand.work(put.task_id) == "completed"
+        self.version_id = put.version_id
+
+    def begin(self, *, is_move: bool = False) -> int:
+        """Ask for the copy; returns its task."""
+        order = CopyOrder(
+            source_bucket_id=self.source,
+            source_key="x",
+            target_bucket_id=self.target,
+            target_key="y",
+            is_move=is_move,
+        )
+        stand = self.stand
+        begun = stand.db.run_session(lambda session: copy_object(session, stand.catalogue, order))
+        assert isinstance(begun, CopyBegun)
+        return begun.task_id
+
+    def version(self) -> int:
+        """Return the target's stored version."""
+        version_id = self.stand.object(self.target, "y").current_version_id
+        assert version_id is not None
+        return version_id
+
+
+@pytest.fixture
+def copying(stand: Stand) -> Copying:
+    return Copying(stand)
+
+
+@pytest.mark.parametrize("is_move", [False, True])
+def test_bytes_come_to_the_targets_channel(copying: Copying, is_move: bool) -> None:
+    stand = copying.stand
+    task = copying.begin(is_move=is_move)
+    assert stand.work(task) == "completed"
+    version = stand.version(copying.version())
+    places = {one.channel: one.state for one in stand.locations(version.blob_id)}
+    assert places == {"a": "stored", "b": "stored"}
+    assert stand.task(task)["result"]["bytes_sent"] == len(CONTENT)
+    source = stand.object(copying.source, "x")
+    assert source.current_version_id == (None if is_move else copying.version_id)
+
+
+def test_the_next_channel_when_the_first_fails(copying: Copying) -> None:
+    stand = copying.stand
+    stand.channels.faulty["b"].fail_always(ChannelUnavailable("down"))
+    assert stand.work(copying.begin()) == "completed"
+    assert len(stand.channels.keys("c")) == 1
+
+
+def test_waits_for_channels_that_take_nothing(copying: Copying) -> None:
+    stand = copying.stand
+    stand.channels.disabled |= {"b", "c"}
+    task = copying.begin()
+    assert stand.work(task) == "scheduled"
+    assert stand.task(task)["attempt"] == 0
+    stand.channels.disabled.clear()
+    for name in ("b", "c"):
+        stand.channels.faulty[name].fail_always(ChannelUnavailable("down"))
+    for attempt in (1, 2, 3):
+        assert stand.work(task) == "scheduled"
+        assert stand.task(task)["attempt"] == attempt
+    # Both breakers are open.
+    stand.work(task)
+    assert stand.task(task)["attempt"] == 3
+
+
+def test_a_newer_write_wins(copying: Copying) -> None:
+    stand = copying.stand
+    task = copying.begin()
+    put = stand.put(copying.target, "y", b"newer")
+    assert stand.work(put.task_id) == "completed"
+    assert stand.work(task) == "cancelled"
+    assert copying.version() == put.version_id
+
+
+@pytest.mark.databases("mariadb")
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_every_step(copying: Copying, tmp_path: Path, step: str) -> None:
+    stand = copying.stand
+    task = copying.begin(is_move=True)
+    die_and_go_on(stand, tmp_path, task, step)
+    version_id = copying.version()
+    assert stand.version(version_id).state == "stored"
+    assert stand.object(copying.source, "x").current_version_id is None
+    check(stand)
