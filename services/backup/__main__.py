@@ -19,7 +19,12 @@ def _register(parts: Parts) -> None:
     actors.register(
         parts.outbox,
         parts.catalogue,
-        Deps(db=parts.outbox.context.db, catalogue=parts.catalogue, channels=parts.channels),
+        Deps(
+            db=parts.outbox.context.db,
+            catalogue=parts.catalogue,
+            channels=parts.channels,
+            slots=parts.slots,
+        ),
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from shared.catalog.channel_slots import ChannelSlots
 from shared.catalog.context import Catalogue
 from shared.catalog.erasing import ChannelBook
 from shared.outbox.db import Database
@@ -16,4 +17,5 @@ class Deps:
     db: Database
     catalogue: Catalogue
     channels: ChannelBook
+    slots: ChannelSlots = field(default_factory=ChannelSlots)
     page_versions: int = 200

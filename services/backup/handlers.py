@@ -25,7 +25,6 @@ from shared.core.errors import SupersededError
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Fail, Snooze
 from shared.outbox import Execution
-from shared.storage.errors import BreakerOpen
 
 __all__ = ["Deps", "run"]
 
@@ -58,10 +57,8 @@ def run(execution: Execution, payload: RunBackup, deps: Deps) -> Snooze | Fail |
             ready=lambda session: _is_ready(session, payload.run_id),
         )
     failpoint("backup.items_ended")
-    try:
+    with deps.slots.hold(execution, deps.channels.find(current.target)):
         write_manifest(execution, current.id, counts, deps)
-    except BreakerOpen as error:
-        return Snooze(error.retry_after_seconds + 0.1, reason=str(error))
     failpoint("backup.after_commit")
     if counts["lost"]:
         _log.error("backup_incomplete", run_id=current.id, lost=counts["lost"])

@@ -62,15 +62,16 @@ def back_up(execution: Execution, payload: BackUpItem, deps: Deps) -> Snooze | R
             points="backup",
             on_damage=lambda damage: _report(damage, deps),
         )
-        try:
-            answer = copy_blob(execution, copy_deps, job.copy, rows=ContentRows(job))
-        except NoSource as error:
-            return _lose(execution, job, error, deps)
-        if isinstance(answer, Snooze):
-            return answer
-        copied = answer
-        failpoint("backup.before_item_commit")
-        _commit(execution, job, copied, deps)
+        with deps.slots.hold(execution, deps.channels.find(job.copy.target)):
+            try:
+                answer = copy_blob(execution, copy_deps, job.copy, rows=ContentRows(job))
+            except NoSource as error:
+                return _lose(execution, job, error, deps)
+            if isinstance(answer, Snooze):
+                return answer
+            copied = answer
+            failpoint("backup.before_item_commit")
+            _commit(execution, job, copied, deps)
     failpoint("backup.after_item_commit")
     _wake_run(job, deps)
     return None

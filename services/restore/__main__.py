@@ -24,6 +24,7 @@ def _register(parts: Parts) -> None:
             catalogue=parts.catalogue,
             channels=parts.channels,
             staging=parts.staging,
+            slots=parts.slots,
         ),
     )
 

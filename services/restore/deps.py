@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from shared.catalog.channel_slots import ChannelSlots
 from shared.catalog.context import Catalogue
 from shared.catalog.erasing import ChannelBook
 from shared.outbox.db import Database
@@ -21,5 +22,6 @@ class Deps:
     catalogue: Catalogue
     channels: ChannelBook
     staging: Staging
+    slots: ChannelSlots = field(default_factory=ChannelSlots)
     page_entries: int = 200
     page_seconds: float = 5.0

@@ -53,14 +53,15 @@ def restore_blob(
         return None
     failpoint("restore.after_look")
     target = _target(job, deps)
-    try:
-        answer = copy_blob(execution, _copying(job, deps), job.copy(target))
-    except NoSource as error:
-        return _hopeless(job, error, deps)
-    if isinstance(answer, Snooze):
-        return answer
-    failpoint("restore.before_commit")
-    _commit(execution, job, target, answer, deps)
+    with deps.slots.hold(execution, deps.channels.find(target)):
+        try:
+            answer = copy_blob(execution, _copying(job, deps), job.copy(target))
+        except NoSource as error:
+            return _hopeless(job, error, deps)
+        if isinstance(answer, Snooze):
+            return answer
+        failpoint("restore.before_commit")
+        _commit(execution, job, target, answer, deps)
     failpoint("restore.after_commit")
     return None
 

@@ -56,13 +56,21 @@ class ChannelSlots:
         self._broken: set[str] = set()
 
     @contextmanager
-    def hold(self, execution: Execution, opened: OpenChannel) -> Iterator[None]:
+    def hold(
+        self, execution: Execution, found: OpenChannel | tuple[OpenChannel, bool] | None
+    ) -> Iterator[None]:
         """Use a channel in the block, the commit included; held before the intent is written.
+
+        Takes what `ChannelBook.find` says as well: of a channel that is gone there is none to hold.
 
         Raises ResourceBusy when it is full, its breaker is open (also one that opens in the block),
         or Redis does not answer: leave it to the outbox, which parks the task, or try another
         channel. A place that is lost stops the execution. A channel without a limit costs nothing.
         """
+        opened = found[0] if isinstance(found, tuple) else found
+        if opened is None:
+            yield
+            return
         if not opened.ready():
             raise self._broken_error(opened.name, opened.retry_after_seconds())
         try:
