@@ -168,6 +168,8 @@ class _Client:
             (6, self._write_own),
             (3, self._hold),
             (3, self._release),
+            (3, self._put_for_a_second),
+            (1, self._remove_some),
         ]
         weights = [weight for weight, _ in actions]
         while time.monotonic() < until:
@@ -213,6 +215,18 @@ class _Client:
         if self._dice.random() < 0.3:
             answer = self._http.delete(upload)
             self._crowd.note("give up", answer, explained={409, 503})
+
+    def _put_for_a_second(self) -> None:
+        content = self._dice.choice(self._crowd.contents)
+        headers = {"x-blox-expires-in": "1"}
+        answer = self._http.put(path(*self._anywhere()), content=content, headers=headers)
+        self._crowd.note("put", answer, explained={429, 503, 507})
+
+    def _remove_some(self) -> None:
+        """Delete half of the names that everybody writes."""
+        bucket, name = self._anywhere()
+        answer = self._http.post(f"/v1/buckets/{bucket}/removals", json={"prefix": name[:-1]})
+        self._crowd.note("remove", answer, explained={429, 503})
 
     def _instant(self) -> None:
         chosen = self._dice.randrange(len(self._crowd.contents))

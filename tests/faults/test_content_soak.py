@@ -21,7 +21,8 @@ from tests.support.eventually import eventually
 #: Steps of a deletion at which one execution in some dies.
 DEADLY = (
     "delete.after_ownership=kill:0.02,delete.after_bytes=kill:0.02,delete.after_place=kill:0.02,"
-    "delete.before_commit=kill:0.02,complete.after_commit=kill:0.01"
+    "delete.before_commit=kill:0.02,complete.after_commit=kill:0.01,"
+    "prefix.after_page=kill:0.05,prefix.before_commit=kill:0.05"
 )
 #: The same for the joining of parts.
 DEADLY_JOINS = (
@@ -36,6 +37,7 @@ def soak(database_url: str, redis: RedisServer, directory: Path, *, seconds: flo
         **settings(database_url, redis.url),
         "BLOX_GRACE_SECONDS": "0",
         "BLOX_SCHEDULER__CLEANUP_SECONDS": "1",
+        "BLOX_SCHEDULER__EXPIRY_SECONDS": "1",
         "BLOX_SWEEPS__MIN_AGE_SECONDS": "1",
         "BLOX_SWEEPS__TOMBSTONE_SECONDS": "5",
         "BLOX_OUTBOX__MAX_RECOVERIES": "1000",
