@@ -40,6 +40,8 @@ def product(
         "BLOX_SCHEDULER__CLEANUP_SECONDS": "1",
         "BLOX_SWEEPS__MIN_AGE_SECONDS": "1",
         "BLOX_STAGING__MIN_FREE_BYTES": "0",
+        # The tests' own servers, which reviewers and origins would be.
+        "BLOX_FETCH__ALLOW": '["127.0.0.0/8:*"]',
         "BLOX_OUTBOX__SCAN_SECONDS": "0.5",
         **s3_variables("main", rgw.server, buckets["main"]),
         **s3_variables("spare", rgw.server, buckets["spare"]),
