@@ -133,9 +133,10 @@ class _Asking:
     def wait(self, current: Ask) -> Snooze:
         """Give the lease back until a callback, the next poll or the deadline."""
         failpoint("review.before_snooze")
-        wait_seconds = min(max(0.0, current.left_seconds), self._spec.poll_seconds)
         return Snooze(
-            wait_seconds, reason=f"{self._spec.name} answers later", ready=self._step.has_answer
+            min(max(0.0, current.left_seconds), self._spec.poll_seconds),
+            reason=f"{self._spec.name} answers later",
+            ready=self._step.has_answer,
         )
 
     def _answer(self, current: Ask, answer: WebhookAnswer, by: str) -> Ask:
