@@ -10,12 +10,12 @@ import pytest
 from fastapi import FastAPI, Request
 
 from services.api import problems
-from services.api.bodies import stream_body
+from services.api.bodies import Sink, stream_body
 from services.api.edge import Edge
 from tests.integration.api.serving import Address, connection, read_answer, serving, status_of
 
 
-class Counter:
+class Counter(Sink):
     def __init__(self) -> None:
         self.bytes = 0
 
