@@ -25,6 +25,7 @@ from services.api.routes import (
     nodes,
     objects,
     origins,
+    parked,
     parts,
     puts,
     regions,
@@ -70,10 +71,10 @@ PREFIX = "/v1"
 _ROUTERS = [
     area.router
     for area in (
-        puts, objects, origins, links, listing, instant, sessions, parts, copies, expiries,
-        holds, removals, buckets, replicas, backups, restores, tasks, task_actions, reviews,
-        reviewers, review_content, rereviews, subscriptions, tenants, keys, channels, nodes,
-        regions, audit,
+        puts, objects, origins, links, listing, instant, sessions, parts, copies, expiries, holds,
+        removals, buckets, replicas, backups, restores, tasks, task_actions, reviews, reviewers,
+        review_content, rereviews, subscriptions, tenants, keys, channels, nodes, regions, audit,
+        parked,
     )
 ]  # fmt: skip
 

@@ -7,6 +7,7 @@ import threading
 import redis
 
 from services.scheduler.clock import Tick
+from shared.catalog.channel_slots import slots_in_use
 from shared.core.errors import UnavailableError
 from shared.outbox.compensator import Compensator
 from shared.outbox.nodes import live_nodes
@@ -44,7 +45,7 @@ def statistics(parts: Parts, metrics: Metrics) -> Tick:
             NodeSeen(node.name, queue_names=tuple(sorted(node.queues)))
             for node in live_nodes(context)
         ]
-        gauges.update(count_tasks(context.db), nodes)
+        gauges.update(count_tasks(context.db), nodes, slots_in_use(parts.channels, context.places))
         used_ratio = parts.staging.used_ratio()
         if used_ratio is not None:
             staging.set(used_ratio)
