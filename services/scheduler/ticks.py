@@ -8,6 +8,7 @@ import redis
 
 from services.scheduler.clock import Tick
 from shared.catalog.channel_slots import slots_in_use
+from shared.catalog.parked import count_parked
 from shared.core.errors import UnavailableError
 from shared.outbox.compensator import Compensator
 from shared.outbox.nodes import live_nodes
@@ -37,6 +38,11 @@ def redelivery(compensator: Compensator, parts: Parts) -> Tick:
 def statistics(parts: Parts, metrics: Metrics) -> Tick:
     """Measure what the whole system holds, for the gauges that only the scheduler exports."""
     gauges = SharedGauges(metrics.registry)
+    parked = metrics.gauge(
+        "locations_parked", "Copies that a channel has refused to delete so far", "channel"
+    )
+    # Channels that had any: their count goes back to 0.
+    seen: set[str] = set()
     staging = metrics.gauge("staging_used_ratio", "How full the file system of staging is")
 
     def act(_stopping: threading.Event) -> None:
@@ -49,6 +55,10 @@ def statistics(parts: Parts, metrics: Metrics) -> Tick:
         used_ratio = parts.staging.used_ratio()
         if used_ratio is not None:
             staging.set(used_ratio)
+        counts = context.db.run_session(count_parked, read_only=True)
+        for channel in seen | counts.keys():
+            parked.labels(channel).set(counts.get(channel, 0))
+        seen.update(counts)
 
     return Tick(
         "statistics_refresh",
