@@ -9,14 +9,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from shared.core.errors import ResourceBusy
+from shared.core.errors import ResourceBusy, UnavailableError
 from shared.storage.errors import BreakerOpen
 
 if TYPE_CHECKING:
     from shared.catalog.erasing import ChannelBook
     from shared.outbox.execution import Execution
+    from shared.outbox.ports import Places
     from shared.outbox.resources import Resources
     from shared.storage.registry import OpenChannel
 
@@ -45,6 +46,32 @@ class ChannelLimits:
         # Who waits for a channel that is gone finds out by itself.
         found = self._channels.find(name.removeprefix(_PREFIX))
         return 0 if found is None else found[0].max_running
+
+
+class _Names(Protocol):
+    """What `slots_in_use` needs of the channels of a process."""
+
+    def names(self) -> list[str]:
+        """Return all names."""
+
+    def find(self, name: str) -> tuple[OpenChannel, bool] | None:
+        """Return a channel and whether it takes new bytes."""
+
+
+def slots_in_use(channels: _Names, places: Places | None) -> dict[str, int]:
+    """Return how many places are held or reserved, by resource, of the channels with a limit.
+
+    Empty without Redis. Raises UnavailableError when the channels cannot be read.
+    """
+    limits = ChannelLimits(channels)
+    limited = [name for name in map(resource_of, channels.names()) if limits.limit(name)]
+    if places is None:
+        return {}
+    try:
+        counts = {name: places.in_use(name) for name in limited}
+    except UnavailableError:
+        return {}
+    return {name: count for name, count in counts.items() if count is not None}
 
 
 class ChannelSlots:

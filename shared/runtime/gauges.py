@@ -7,7 +7,7 @@ behind.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
@@ -42,16 +42,28 @@ class SharedGauges(Collector):
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counts: Sequence[QueueCounts] = ()
         self._nodes: Sequence[NodeSeen] = ()
+        self._slots: Mapping[str, int] = {}
         registry.register(self)
 
-    def update(self, counts: Sequence[QueueCounts], nodes: Sequence[NodeSeen]) -> None:
-        """Replace the measurement."""
-        self._counts, self._nodes = counts, nodes
+    def update(
+        self,
+        counts: Sequence[QueueCounts],
+        nodes: Sequence[NodeSeen],
+        slots: Mapping[str, int] | None = None,
+    ) -> None:
+        """Replace the measurement; `slots` are the places in use by resource."""
+        self._counts, self._nodes, self._slots = counts, nodes, slots or {}
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Render it."""
         yield from self._tasks()
         yield from self._consumers()
+        in_use = GaugeMetricFamily(
+            "blox_slots_in_use", "Places held or reserved on a limited resource", labels=("name",)
+        )
+        for name, count in sorted(self._slots.items()):
+            in_use.add_metric((name,), count)
+        yield in_use
 
     def _tasks(self) -> Iterator[GaugeMetricFamily]:
         tasks = GaugeMetricFamily(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from shared.catalog import sending
+from shared.catalog.channel_slots import slots_in_use
 from shared.coordination.slots import RedisSlots, reservation
 from shared.core.errors import ResourceBusy
 from shared.outbox.parked_scan import ParkedScan
@@ -214,3 +215,10 @@ def test_breaker_that_opens_in_the_block_parks(stand: Stand) -> None:
         use()
     assert caught.value.resource == "channel:a"
     assert 25 < caught.value.after_seconds <= 31.5
+
+
+def test_places_in_use_are_told_of_channels_with_a_limit(stand: Stand, slots: RedisSlots) -> None:
+    stand.channels.limit("b", 0)
+    _occupy(slots, "a")
+    assert slots_in_use(stand.channels, slots) == {"channel:a": 1}
+    assert slots_in_use(stand.channels, None) == {}

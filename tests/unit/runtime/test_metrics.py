@@ -107,5 +107,7 @@ def test_shared_gauges_show_the_last_measurement_and_forget_the_one_before() -> 
     assert value(found, "blox_consumers", queue="upload", region="eu") == 1
     assert value(found, "blox_node_info", node="n1", region="eu", queues="upload,upload.eu") == 1
 
+    gauges.update([], [], {"channel:a": 2})
+    assert samples(metrics)["blox_slots_in_use", (("name", "channel:a"),)] == 2
     gauges.update([], [])
     assert not any(name in {"blox_tasks", "blox_consumers"} for name, _ in samples(metrics))
