@@ -31,6 +31,8 @@ def _register(parts: Parts) -> None:
             limits=fetch_limits(settings),
             # Half of the threads at most for one host: a slow one leaves room for the others.
             hosts=Hosts(per_host=max(1, settings.worker.threads // 2)),
+            resources=parts.outbox.resources,
+            max_running=settings.origin.max_running,
             max_bytes=settings.api.max_object_bytes,
             reserve_bytes=settings.staging.min_free_bytes,
         ),

@@ -10,9 +10,11 @@ from shared.catalog.context import Catalogue
 from shared.catalog.origins.commit import PullJob
 from shared.catalog.origins.segments import Segment
 from shared.catalog.secret_box import SecretBox
+from shared.core.errors import ResourceBusy
 from shared.fetch import Fetcher, FetchLimits
 from shared.outbox import Execution
 from shared.outbox.db import Database
+from shared.outbox.resources import Resources
 from shared.storage.staging import Staging
 
 #: Bytes after which what has come is kept for a resume.
@@ -23,7 +25,11 @@ LEAST_SEGMENT_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deps:
-    """What the handler works with. `max_bytes` bounds every object of the deployment."""
+    """What the handler works with.
+
+    `max_bytes` bounds every object of the deployment, `max_running` the executions that ask one
+    host, over all processes, if there are `resources`.
+    """
 
     db: Database
     catalogue: Catalogue
@@ -32,6 +38,8 @@ class Deps:
     fetcher: Fetcher
     limits: FetchLimits = field(default_factory=FetchLimits)
     hosts: Hosts = field(default_factory=Hosts)
+    resources: Resources | None = None
+    max_running: int = 0
     max_bytes: int | None = None
     reserve_bytes: int = 0
     segment_bytes: int = SEGMENT_BYTES
@@ -47,6 +55,8 @@ class Pull:
     job: PullJob
     plan: Plan
     failed_now: dict[int, str] = field(default_factory=dict)
+    #: Sources whose host is asked by as many as may, over all processes.
+    full: dict[int, ResourceBusy] = field(default_factory=dict)
     #: Seconds that sources asked to be left alone for.
     patience: dict[int, float] = field(default_factory=dict)
 

@@ -14,8 +14,9 @@ from services.origin.receiving import remove
 from services.origin.rules import Candidate, Plan
 from services.origin.trying import StagingTrouble, commit, try_source
 from shared.catalog.origins.commit import read_pull
+from shared.catalog.origins.slots import resource_of
 from shared.catalog.payloads import PullOrigin
-from shared.core.errors import CancelRequested
+from shared.core.errors import CancelRequested, ResourceBusy
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Fail, Retry, Snooze
 from shared.fetch import FetchRefused, parse_url
@@ -25,6 +26,8 @@ __all__ = ["Deps", "pull"]
 
 #: Seconds until staging is looked at again that was full or away.
 STAGING_SECONDS = 30.0
+#: What a full host counts for beside one that is left alone for a while.
+FULL_SECONDS = 1.0
 #: A pull that could not go on for so long has failed: nobody waits for it any more.
 GIVE_UP_SECONDS = 3600.0
 
@@ -71,13 +74,16 @@ def _go(run: Pull) -> Retry | Snooze | Fail | None:
         try:
             outcome = try_source(run, choice.source)
         except HostBusy as error:
-            return _wait(run, error.retry_after_seconds, "the host is busy")
+            return _wait(run, error.retry_after_seconds, "the host is busy", choice.source)
+        except ResourceBusy as error:
+            run.full[choice.source] = error
         except StagingTrouble as error:
             return _wait(run, STAGING_SECONDS, str(error))
-        if isinstance(outcome, Fail):
-            return outcome
-        if outcome:
-            return None
+        else:
+            if isinstance(outcome, Fail):
+                return outcome
+            if outcome:
+                return None
 
 
 def _candidate(run: Pull, number: int) -> Candidate:
@@ -85,14 +91,19 @@ def _candidate(run: Pull, number: int) -> Candidate:
         target = parse_url(run.job.rule.url(number, run.job.key))
     except FetchRefused:
         return Candidate(number)  # The try says so, and bars it.
+    if number in run.full:
+        return Candidate(number, max(FULL_SECONDS, run.full[number].after_seconds))
     return Candidate(number, run.deps.hosts.opens_in_seconds(target))
 
 
 def _give_up(run: Pull, choice: rules.Choice) -> Retry | Snooze | Fail:
     """Answer for an execution that brought nothing."""
     match choice:
-        case rules.WaitForHost(seconds=seconds):
-            return _wait(run, seconds, "the host is left alone")
+        case rules.WaitForHost(source=source, seconds=seconds):
+            if source in run.full:
+                busy = run.full[source]
+                return Snooze(busy.after_seconds, str(busy), resource=busy.resource)
+            return _wait(run, seconds, "the host is left alone", source)
         case rules.TryLater():
             waits = [run.patience.get(number, 0.0) for number in run.failed_now]
             return Retry(after_seconds=min(waits, default=0.0) or None, reason=_reasons(run))
@@ -101,11 +112,16 @@ def _give_up(run: Pull, choice: rules.Choice) -> Retry | Snooze | Fail:
             return Fail("origins_spent", f"every source has used its tries: {_reasons(run)}")
 
 
-def _wait(run: Pull, seconds: float, reason: str) -> Snooze | Fail:
+def _wait(run: Pull, seconds: float, reason: str, source: int | None = None) -> Snooze | Fail:
+    """Come back uncounted, parked on the host of a source when that is what it waits for."""
     if run.job.age_seconds > GIVE_UP_SECONDS:
         return Fail("origin_unavailable", reason)
     # Spread, so that a host that is well again is not met by all at once.
-    return Snooze(seconds + random.uniform(0.1, 1.0), reason=reason)
+    seconds += random.uniform(0.1, 1.0)
+    if source is None:
+        return Snooze(seconds, reason)
+    target = parse_url(run.job.rule.url(source, run.job.key))
+    return Snooze(seconds, reason, resource=resource_of(target))
 
 
 def _drop(run: Pull) -> None:

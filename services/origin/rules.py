@@ -108,6 +108,7 @@ class Use:
 class WaitForHost:
     """All that is left are sources whose host is left alone for a while, or busy: uncounted."""
 
+    source: int
     seconds: float
 
 
@@ -147,7 +148,8 @@ def choose(
         return Use(begun if begun is not None and begun in usable else usable[0])
     if any(one.opens_in_seconds <= 0 for one in left):
         return TryLater()
-    return WaitForHost(min(one.opens_in_seconds for one in left))
+    first = min(left, key=lambda one: one.opens_in_seconds)
+    return WaitForHost(first.number, first.opens_in_seconds)
 
 
 Meaning = Literal["store", "append", "restart", "missing", "denied", "busy", "broken", "error"]

@@ -7,6 +7,8 @@ then a file that no row names, or a stretch that the next execution goes on behi
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import structlog
@@ -19,6 +21,7 @@ from shared.catalog import fenced
 from shared.catalog.limits import DEFAULT_CONTENT_TYPE, check_content_type
 from shared.catalog.models import PullState
 from shared.catalog.origins.commit import PullCommit, Pulled
+from shared.catalog.origins.slots import resource_of
 from shared.catalog.puts import Staged
 from shared.core.errors import (
     CancelRequested,
@@ -30,7 +33,7 @@ from shared.core.errors import (
 )
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Fail
-from shared.fetch import Answer, FetchError, FetchRefused, FetchTooLarge, Hop, parse_url
+from shared.fetch import Answer, FetchError, FetchRefused, FetchTooLarge, Hop, Target, parse_url
 from shared.outbox.completion import Completion
 from shared.storage import staging_writer
 from shared.storage.errors import ChannelError
@@ -51,12 +54,12 @@ class StagingTrouble(TransientError):
 def try_source(pull: Pull, source: int) -> Fail | bool:
     """Ask one source; True when the pull is over, False when it failed and is counted.
 
-    Raises HostBusy uncounted, and StagingTrouble uncounted when staging takes nothing.
+    Raises HostBusy, ResourceBusy and, when staging takes nothing, StagingTrouble: uncounted.
     """
     url = pull.job.rule.url(source, pull.job.key)
     try:
         target = parse_url(url)
-        with pull.deps.hosts.use(target):
+        with _place(pull, target), pull.deps.hosts.use(target):
             pull.keep(pull.plan.begun(source))
             failpoint("origin.after_count")
             return _ask(pull, source, url)
@@ -75,6 +78,22 @@ def try_source(pull: Pull, source: int) -> Fail | bool:
     except FetchError as error:
         _note(pull, source, error.code, str(error))
     return False
+
+
+@contextmanager
+def _place(pull: Pull, target: Target) -> Iterator[None]:
+    """Hold one of the places of a host in the block."""
+    deps = pull.deps
+    if deps.resources is None:
+        yield
+        return
+    with deps.resources.hold(
+        pull.execution,
+        resource_of(target),
+        limit=deps.max_running,
+        is_well=lambda: deps.hosts.opens_in_seconds(target) <= 0,
+    ):
+        yield
 
 
 def _ask(pull: Pull, source: int, url: str) -> Fail | bool:

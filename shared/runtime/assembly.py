@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from shared.catalog.channel_catalogue import ChannelCatalogue
 from shared.catalog.channel_slots import ChannelLimits, ChannelSlots
 from shared.catalog.kinds import RegisteredCatalogue, register_kinds
+from shared.catalog.origins.slots import OriginLimits
 from shared.catalog.secret_box import SecretBox
 from shared.coordination.slots import COMMAND_SECONDS, SLOT_SECONDS, RedisSlots
 from shared.outbox.outbox import Outbox
@@ -55,7 +56,7 @@ def assemble(settings: Settings, metrics: Metrics, *, threads: int) -> Parts:
         settings=settings.outbox,
         version=product_version(),
         places=open_slots(settings),
-        limits=ChannelLimits(channels),
+        limits=OriginLimits(ChannelLimits(channels), max_running=settings.origin.max_running),
     )
     outbox.subscribe(metrics.on_signal)
     return Parts(

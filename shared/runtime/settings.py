@@ -156,6 +156,15 @@ class ReviewSettings(Group):
     sandbox_memory_bytes: int = pydantic.Field(512 * MIB, ge=64 * MIB)
 
 
+class OriginSettings(Group):
+    """Pulls from origins.
+
+    `max_running` bounds how many ask one host at a time, over all processes; 0 is no limit.
+    """
+
+    max_running: int = pydantic.Field(32, ge=0)
+
+
 class SchedulerSettings(Group):
     """How often the scheduler's ticks run."""
 
@@ -271,6 +280,7 @@ class Settings(pydantic.BaseModel):
     services: ServicesSettings = ServicesSettings()
     api: ApiSettings = ApiSettings()
     fetch: FetchSettings = FetchSettings()
+    origin: OriginSettings = OriginSettings()
     review: ReviewSettings = ReviewSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     sweeps: SweepSettings = SweepSettings()

@@ -238,3 +238,72 @@ def test_switched_off_it_answers_501_and_gets_are_plain(
         refused = client.post(f"/buckets/{BUCKET}/origin-pulls", json={"key": "a"})
         assert (refused.status_code, refused.json()["code"]) == (501, "switched_off")
         assert stack.count("origin_pulls") == stack.count("tasks") == 0
+
+
+def test_a_link_is_enough_to_have_it_fetched(
+    stack: Stack, worker: object, upstream: Upstream
+) -> None:
+    upstream.routes["/a"] = answer(BODY)
+    with stack.client() as client:
+        put_rules(client, rule(upstream))
+        made = client.post(f"/buckets/{BUCKET}/links", json={"method": "GET", "key": "a"})
+    assert httpx.get(made.json()["url"], timeout=30).content == BODY
+
+
+def test_a_dead_origin_holds_up_no_other_bucket(
+    stack: Stack, worker: object, upstream: Upstream
+) -> None:
+    def silent(connection: socket.socket, asked: Asked) -> None:
+        dead.stopped(60)
+
+    upstream.routes["/a"] = answer(BODY)
+    with Upstream() as dead, stack.client() as client:
+        dead.routes = {f"/{number}": silent for number in range(20)}
+        stack.make_bucket("dead", origin={"rules": [rule(dead, mode="background")]})
+        put_rules(client, rule(upstream, wait_seconds=30))
+        for number in range(20):
+            assert client.get(f"/buckets/dead/objects/{number}").status_code == 404
+        eventually(lambda: len(dead.asked) == 2)
+        eventually(lambda: parked(stack) == 18)
+        began = time.monotonic()
+        assert client.get(url("a")).content == BODY
+        # The silence of the other one lasts for 30 seconds.
+        assert time.monotonic() - began < 15
+        assert len(dead.asked) == 2
+
+
+def test_a_host_has_so_many_pulls_at_a_time_over_all_workers(
+    stack: Stack, upstream: Upstream, redis_url: str, namespace: str
+) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def counting(connection: socket.socket, asked: Asked) -> None:
+        inside.append(1)
+        most.append(len(inside))
+        upstream.stopped(0.1)
+        inside.pop()
+        answer(BODY)(connection, asked)
+
+    keys = [f"k{number}" for number in range(8)]
+    upstream.routes = {f"/{key}": counting for key in keys}
+    with (
+        pulling_worker(stack, redis_url, namespace, max_running=1),
+        pulling_worker(stack, redis_url, namespace, max_running=1),
+        stack.client() as client,
+    ):
+        put_rules(client, rule(upstream, mode="background"))
+        for key in keys:
+            assert client.get(url(key)).status_code == 404
+        for key in keys:
+            eventually(lambda key=key: client.get(url(key)).status_code == 200, 30)
+    assert max(most) == 1
+    assert len(most) == len(keys)
+
+
+def parked(stack: Stack) -> int:
+    with stack.engine.connect() as connection:
+        counted = (
+            "SELECT COUNT(*) FROM tasks WHERE state = 'blocked' AND resource_key LIKE 'origin:%%'"
+        )
+        return int(connection.exec_driver_sql(counted).scalar_one())

@@ -344,15 +344,17 @@ def test_a_dead_host_is_left_alone_and_holds_up_nobody(
     with Upstream() as gone:
         stand.fills(dead, gone.url, tries=9)
     first = stand.trigger(dead, "a")
-    for _ in range(3):
-        assert stand.work(first.task_id) == "scheduled"
-    attempts = stand.task(first.task_id)["attempt"]
-    second = stand.trigger(dead, "b")
-    assert stand.work(second.task_id) == "scheduled"
-    row = stand.task(second.task_id)
-    assert (row["attempt"], row["checkpoint"]) == (0, None)
     assert stand.work(first.task_id) == "scheduled"
-    assert stand.task(first.task_id)["attempt"] == attempts
+    assert stand.work(first.task_id) == "scheduled"
+    # The third failure opens the breaker: no attempt is used up by waiting for it.
+    assert stand.work(first.task_id) == "blocked"
+    resource = f"origin:http://127.0.0.1:{gone.port}"
+    row = stand.task(first.task_id)
+    assert (row["attempt"], row["resource_key"]) == (2, resource)
+    second = stand.trigger(dead, "b")
+    assert stand.work(second.task_id) == "blocked"
+    row = stand.task(second.task_id)
+    assert (row["attempt"], row["checkpoint"], row["resource_key"]) == (0, None, resource)
 
     upstream.routes["/base/a"] = answer(BODY)
     assert stand.work(stand.trigger(bucket, "a").task_id) == "completed"
@@ -363,7 +365,7 @@ def test_a_slow_host_has_so_many_at_a_time(
 ) -> None:
     stand.hosts._take(parse_url(upstream.url)).running = 4
     pulling = stand.trigger(bucket, "a")
-    assert stand.work(pulling.task_id) == "scheduled"
+    assert stand.work(pulling.task_id) == "blocked"
     assert stand.task(pulling.task_id)["attempt"] == 0
     assert upstream.asked == []
 

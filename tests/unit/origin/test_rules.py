@@ -40,9 +40,9 @@ HALF_B = Partial(1, '"x"', 100)
         ([A, B], Plan(partial=HALF_B), {1}, Use(0)),
         ([A, B], Plan(partial=HALF_B, tries={1: 2}), set(), Use(0)),
         ([BUSY_A, B], Plan(), set(), Use(1)),
-        ([BUSY_A, BUSY_B], Plan(), set(), WaitForHost(3.0)),
+        ([BUSY_A, BUSY_B], Plan(), set(), WaitForHost(1, 3.0)),
         ([BUSY_A, B], Plan(), {1}, TryLater()),
-        ([BUSY_A, B], Plan(tries={1: 2}), set(), WaitForHost(7.0)),
+        ([BUSY_A, B], Plan(tries={1: 2}), set(), WaitForHost(0, 7.0)),
     ],
 )
 def test_choice(
