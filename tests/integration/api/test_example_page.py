@@ -71,6 +71,16 @@ def test_upload_goes_on_after_a_reload(
         assert stack.count("upload_sessions") == 1
         # What it remembered is gone: the same file would be another upload.
         assert page.evaluate("localStorage.length") == 0
+
+        page.route(re.compile(r"/parts/\d+$"), _hold)
+        _start(page, film)
+        expect(page.locator("#told")).to_contain_text("bytes", timeout=_SECONDS)
+        page.click("#pause")
+        expect(page.locator("#told")).to_have_text("Paused. Start goes on.", timeout=_SECONDS)
+        assert stack.count("upload_sessions") == 2
+        page.click("#forget")
+        expect(page.locator("#told")).to_contain_text("Given up", timeout=_SECONDS)
+        assert (stack.count("upload_sessions"), stack.count("upload_parts")) == (1, 0)
         assert faults == []
 
 
