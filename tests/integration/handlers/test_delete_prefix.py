@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shared.catalog.buckets import delete_bucket
 from shared.catalog.holds import place_hold
 from shared.catalog.models import Bucket, Removal
 from shared.catalog.removals import start_removal
@@ -13,7 +14,7 @@ from shared.outbox.cancel import cancel
 from shared.outbox.manual import retry
 from tests.integration.handlers.sweeping import passes, sweeper
 from tests.integration.handlers.test_crashes import check_all
-from tests.support.handlers import Stand
+from tests.support.handlers import TENANT, Stand
 
 
 @pytest.fixture
@@ -156,6 +157,25 @@ def test_failure_and_cancel_leave_whole_keys(stand: Stand, other: Stand, bucket:
     assert (row.state, counts(row)) == ("completed", (8, 1, 0))
     assert served(stand, bucket, *keys) == ["a/0", "a/8"]
     check_all(stand)
+
+
+def test_cancel_while_it_runs_stops_before_the_next_page(stand: Stand, bucket: int) -> None:
+    store(stand, bucket, "a/1", "a/2")
+    made = start(stand, bucket, "a/")
+    execution = stand.claim(made.task_id)
+    cancel(stand.bench.context, stand.bench.enqueuer, made.task_id, by="operator")
+    assert stand.run(execution) == "cancelled"
+    assert removal(stand, made.id).state == "cancelled"
+    assert served(stand, bucket, "a/1", "a/2") == ["a/1", "a/2"]
+
+
+def test_bucket_that_is_gone_leaves_nothing_to_do(stand: Stand, bucket: int) -> None:
+    store(stand, bucket, "a/1")
+    made = start(stand, bucket, "a/")
+    stand.remove(bucket, "a/1")
+    stand.db.run_session(lambda session: delete_bucket(session, TENANT, "photos"))
+    assert stand.work(made.task_id) == "completed"
+    assert counts(removal(stand, made.id)) == (0, 0, 0)
 
 
 def test_end_that_nobody_heard_of_is_found(stand: Stand, bucket: int) -> None:
