@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shared.catalog.backup_policy import BackupPolicy
+from shared.catalog.backups.following import ensure_following
 from shared.catalog.backups.runs import has_backups
 from shared.catalog.context import Catalogue
 from shared.catalog.lifecycle import Lifecycle
@@ -118,6 +119,7 @@ def put_bucket(
         catalogue.need("replica")
     if catalogue is not None and bucket.backup not in (None, backup_before):
         catalogue.need("backup")
+    ensure_following(session, bucket)
     set_rules(session, bucket, spec.replica_channels)
     session.refresh(bucket)
     return PutBucket(bucket, created)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
+from shared.catalog.backups.following import follow
 from shared.catalog.blobs import add_reference, dispose_staged, drop_reference
 from shared.catalog.context import Catalogue
 from shared.catalog.limits import upload_attempts
@@ -73,7 +74,9 @@ def make_current(session: Session, catalogue: Catalogue, locked: LockedKey) -> N
     version.error_code = None
     session.flush()
     add_reference(session, target, HolderKind.VERSION, version.id)
-    plan_bucket(session, catalogue, session.get(Bucket, version.bucket_id), target)
+    bucket = session.get(Bucket, version.bucket_id)
+    plan_bucket(session, catalogue, bucket, target)
+    follow(session, catalogue, bucket, target)
     if previous is not None:
         previous.state = VersionState.REPLACED
         previous.ended_at = locked.now
