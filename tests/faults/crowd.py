@@ -121,9 +121,10 @@ class Crowd:
             answer = client.post(f"/tenants/{TENANT}/keys", json=order, headers=admin)
             secret = str(answer.raise_for_status().json()["secret"])
             headers = {"authorization": f"Bearer {secret}"}
+            # One channel each: a copy across may have to bring the bytes first.
             channels = sorted(self._stack.settings.channels)
-            for bucket in BUCKETS:
-                spec = {"channels": channels}
+            for bucket, channel in zip(BUCKETS, channels, strict=True):
+                spec = {"channels": [channel]}
                 client.put(f"/buckets/{bucket}", json=spec, headers=headers).raise_for_status()
         return secret
 
