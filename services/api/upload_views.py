@@ -7,6 +7,8 @@ from typing import Annotated, Any
 from fastapi import Path
 from pydantic import BaseModel, Field, StringConstraints
 
+from services.api.lifetimes import Expires
+from services.api.uploads import KEPT_HEADERS
 from services.api.views import NAME_PATTERN, Time, View
 from shared.catalog.models import SessionState, UploadPart, UploadSession
 from shared.catalog.uploading.rules import (
@@ -23,7 +25,7 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$")]
 Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
-class BeginUpload(BaseModel):
+class BeginUpload(Expires):
     """What is to be uploaded in parts."""
 
     operation_id: str = Field(
@@ -36,6 +38,11 @@ class BeginUpload(BaseModel):
     sha256: Sha256 | None = Field(None, description="Of the whole; checked when it is joined.")
     content_type: str | None = Field(None, max_length=255)
     metadata: dict[str, str] = Field(default_factory=dict, max_length=64)
+    headers: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=len(KEPT_HEADERS),
+        description="Cache-Control, Content-Disposition, -Encoding, -Language: given back by GET.",
+    )
     part_bytes: int | None = Field(
         None, ge=1, le=2**63 - 1, description="The size that you want to cut into."
     )

@@ -66,11 +66,23 @@ def parse_declared(
     )
 
 
-def client_metadata(metadata: Mapping[str, str], *, max_bytes: int) -> dict[str, str]:
-    """Return metadata that a client has named itself; what headers stand for is not its to set."""
+def client_metadata(
+    metadata: Mapping[str, str], *, headers: Mapping[str, str] | None = None, max_bytes: int
+) -> dict[str, str]:
+    """Return metadata that a client has named itself; what headers stand for is not its to set.
+
+    `headers` are those of an upload whose own request has no body that they would be about.
+    """
     for name in metadata:
         _refuse_taken(name, name)
-    return checked_metadata(metadata, max_bytes=max_bytes)
+    kept = {name.lower(): value for name, value in (headers or {}).items()}
+    for name in kept:
+        if name not in KEPT_HEADERS:
+            raise InvalidError(
+                f"{name[:80]} is not kept: {', '.join(KEPT_HEADERS)} are", code="metadata_invalid"
+            )
+    kept = {KEPT_PREFIX + name: value for name, value in kept.items()}
+    return checked_metadata({**metadata, **kept}, max_bytes=max_bytes)
 
 
 def checked_metadata(metadata: Mapping[str, str], *, max_bytes: int) -> dict[str, str]:

@@ -122,6 +122,7 @@ def _gather(execution: Execution, deps: Deps, assembly: Assembly) -> Staged:
         etag=multipart_etag([piece.md5 for piece in pieces]),
         content_type=assembly.content_type,
         metadata=assembly.metadata,
+        lifetime=assembly.lifetime,
     )
 
 

@@ -74,8 +74,11 @@ async def post_upload(request: Request, caller: CallerDep, upload: BeginUpload) 
         size=upload.size,
         sha256=None if upload.sha256 is None else upload.sha256.lower(),
         content_type=check_content_type(upload.content_type),
-        metadata=client_metadata(upload.metadata, max_bytes=settings.max_metadata_bytes),
+        metadata=client_metadata(
+            upload.metadata, headers=upload.headers, max_bytes=settings.max_metadata_bytes
+        ),
         part_bytes=upload.part_bytes,
+        lifetime=upload.lifetime,
         conditions=parse_conditions(request.headers).for_write(),
     )
 

@@ -16,7 +16,8 @@ class UploadSession(Base):
     """One upload in parts. Its row lock guards its parts.
 
     `public_id` names it outside and holds its birth time; `operation_id` is the client's, with the
-    `fingerprint` of what it asked for. `size_bytes` and `sha256` are declared, of the whole.
+    `fingerprint` of what it asked for. `size_bytes` and `sha256` are declared, of the whole;
+    `conditions` and `lifetime` are for its version.
     `received_bytes` and `part_count` follow the part rows. `completion` is the fingerprint of the
     request that froze it. `result` is what the operation came to, kept until `expires_at`, which
     before the end is the sliding expiry, and NULL while a worker or an abort has it.
@@ -45,6 +46,7 @@ class UploadSession(Base):
     content_type: Mapped[str] = mapped_column(sa.String(255))
     user_metadata: Mapped[dict[str, str]]
     conditions: Mapped[dict[str, Any] | None]
+    lifetime: Mapped[dict[str, Any] | None]
     part_bytes: Mapped[int] = mapped_column(sa.BigInteger)
     state: Mapped[str] = mapped_column(name_type(12))
     received_bytes: Mapped[int] = mapped_column(sa.BigInteger, server_default="0")

@@ -9,11 +9,12 @@ from sqlalchemy.orm import Session
 
 from shared.catalog.conditions import Conditions
 from shared.catalog.context import Catalogue
+from shared.catalog.lifecycle import Lifetime
 from shared.catalog.locking import lock_tasks
 from shared.catalog.models import Bucket, SessionState, UploadSession, utc_clock, utc_now
 from shared.catalog.puts import LockedPut, PutAnswer, Staged, lock_put, write_put
 from shared.catalog.uploading.parts import drop_parts, parts_of
-from shared.catalog.uploading.rules import conditions_of
+from shared.catalog.uploading.rules import conditions_of, lifetime_of
 from shared.catalog.uploading.sessions import RESULT_SECONDS, LockedSession, lock_session_by_id
 from shared.core.errors import SupersededError
 
@@ -41,6 +42,7 @@ class Assembly:
     content_type: str
     metadata: dict[str, str]
     conditions: Conditions
+    lifetime: Lifetime
     pieces: tuple[Piece, ...]
 
 
@@ -80,6 +82,7 @@ def read_assembly(session: Session, session_id: int, *, task_id: int) -> Assembl
         content_type=row.content_type,
         metadata=dict(row.user_metadata),
         conditions=conditions_of(row.conditions),
+        lifetime=lifetime_of(row.lifetime),
         pieces=pieces,
     )
 

@@ -14,7 +14,9 @@ from shared.outbox.kinds import EndedTask
 #: Seconds for which the parts of a failed upload wait for a retry by hand.
 FAILED_SECONDS = 7 * 86_400.0
 #: Failures that the same parts would meet again: nothing is kept for them.
-FINAL_CODES = frozenset({"sha256_mismatch", "size_mismatch", "bucket_not_found", "too_large"})
+FINAL_CODES = frozenset(
+    {"sha256_mismatch", "size_mismatch", "bucket_not_found", "too_large", "expiry_invalid"}
+)
 
 
 class AssemblyHooks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import itertools
 import json
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shared.catalog.conditions import UNCONDITIONAL, Conditions
+from shared.catalog.lifecycle import UNTIMED, Lifetime
 from shared.catalog.models import UploadPart
 from shared.core.errors import InvalidError
 
@@ -48,6 +50,7 @@ class SessionSpec:
     metadata: Mapping[str, str] = field(default_factory=dict)
     part_bytes: int | None = None
     conditions: Conditions = UNCONDITIONAL
+    lifetime: Lifetime = UNTIMED
 
     def fingerprint(self, bucket: str) -> str:
         """Return what makes two requests under one operation id the same."""
@@ -167,6 +170,22 @@ def conditions_of(kept: Mapping[str, Any] | None) -> Conditions:
     )
 
 
+def lifetime_json(lifetime: Lifetime) -> dict[str, Any] | None:
+    """Return what a session row keeps of how long its object is to live."""
+    if lifetime == UNTIMED:
+        return None
+    at = None if lifetime.at is None else lifetime.at.isoformat()
+    return {"at": at, "seconds": lifetime.seconds}
+
+
+def lifetime_of(kept: Mapping[str, Any] | None) -> Lifetime:
+    """Return the lifetime that a session row keeps."""
+    if kept is None:
+        return UNTIMED
+    at = None if kept["at"] is None else dt.datetime.fromisoformat(kept["at"])
+    return Lifetime(at=at, seconds=kept["seconds"])
+
+
 def _all_of(there: Sequence[UploadPart]) -> list[UploadPart]:
     if not there:
         raise InvalidError("no part has come yet", code="part_missing", number=1)
@@ -204,5 +223,5 @@ def _named(there: Sequence[UploadPart], wanted: Sequence[WantedPart]) -> list[Up
 
 
 def _digest(facts: Mapping[str, Any]) -> str:
-    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

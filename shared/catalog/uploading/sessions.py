@@ -27,7 +27,9 @@ from shared.catalog.uploading.rules import (
     UploadLimits,
     choose_part_bytes,
     conditions_json,
+    lifetime_json,
 )
+from shared.core.clock import utc_now as local_now
 from shared.core.errors import BacklogError, ConflictError, NotFoundError
 from shared.core.ids import timed_id
 
@@ -70,6 +72,8 @@ def begin_session(
     known = _again(session, bucket.tenant_id, spec, fingerprint, limits)
     if known is not None:
         return Begun(known, is_new=False)
+    # Asked again when the version is made; what is over by now never was meant.
+    spec.lifetime.end(local_now())
     admit()
     _check_open(session, bucket.tenant_id, limits)
     row = UploadSession(
@@ -84,6 +88,7 @@ def begin_session(
         content_type=spec.content_type,
         user_metadata=dict(spec.metadata),
         conditions=conditions_json(spec.conditions),
+        lifetime=lifetime_json(spec.lifetime),
         part_bytes=choose_part_bytes(spec.size, spec.part_bytes, limits),
         state=SessionState.OPEN,
         created_at=utc_clock(),

@@ -50,6 +50,7 @@ def upgrade() -> None:
         sa.Column("content_type", sa.String(255), nullable=False),
         sa.Column("user_metadata", sa.JSON(), nullable=False),
         sa.Column("conditions", sa.JSON()),
+        sa.Column("lifetime", sa.JSON()),
         sa.Column("part_bytes", sa.BigInteger(), nullable=False),
         sa.Column("state", _name(12), nullable=False),
         sa.Column("received_bytes", sa.BigInteger(), nullable=False, server_default="0"),

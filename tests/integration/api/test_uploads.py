@@ -24,6 +24,8 @@ def test_parts_in_any_order_become_an_object(stack: Stack, redis_url: str, names
             sha256=SHA256.upper(),
             content_type="video/mp4",
             metadata={"colour": "red"},
+            headers={"Cache-Control": "no-store", "content-disposition": "inline"},
+            expires_in_seconds=3600,
             part_bytes=PART,
         )
         assert (upload["state"], upload["part_bytes"]) == ("open", PART)
@@ -60,6 +62,9 @@ def test_parts_in_any_order_become_an_object(stack: Stack, redis_url: str, names
         assert got.headers["etag"] == f'"{whole}-4"'
         assert got.headers["content-type"] == "video/mp4"
         assert got.headers["x-blox-meta-colour"] == "red"
+        assert got.headers["cache-control"] == "no-store"
+        assert got.headers["content-disposition"] == "inline"
+        assert "x-blox-expires-at" in got.headers
         assert got.headers["x-blox-version"] == str(result["version_id"])
         eventually(lambda: not stack.staged_files(), 20)
         # The operation has its result for ever after, and nothing can be added or taken away.
@@ -98,6 +103,30 @@ def test_operation_is_the_same_upload_until_it_is_another_request(stack: Stack) 
             thread.join()
         assert len({answer.json()["id"] for answer in answers}) == 1
         assert sorted(answer.status_code for answer in answers) == [200] * 5 + [201]
+
+
+def test_what_cannot_be_meant_is_refused(stack: Stack) -> None:
+    order = {"operation_id": "x", "bucket": BUCKET, "key": "a"}
+    with stack.client() as client:
+        for change, status, code in (
+            ({"operation_id": " x"}, 400, "operation_id_invalid"),
+            ({"operation_id": "a\nb"}, 400, "operation_id_invalid"),
+            ({"operation_id": "x" * 192}, 422, "validation"),
+            ({"key": "a/../b"}, 400, "key_invalid"),
+            ({"bucket": "no-such"}, 404, "bucket_not_found"),
+            ({"size": -1}, 422, "validation"),
+            ({"sha256": "short"}, 422, "validation"),
+            ({"part_bytes": 1000}, 400, "part_bytes_invalid"),
+            ({"content_type": "a\nb"}, 400, "content_type_invalid"),
+            ({"metadata": {"http.set-cookie": "a"}}, 400, "metadata_invalid"),
+            ({"headers": {"set-cookie": "a"}}, 400, "metadata_invalid"),
+            ({"expires_at": "2020-01-01T00:00:00Z"}, 400, "expiry_invalid"),
+        ):
+            answer = client.post("/uploads", json={**order, **change})
+            assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+        answer = client.post("/uploads", json=order, headers={"if-match": "a b"})
+        assert answer.json()["code"] == "condition_invalid"
+        assert stack.count("upload_sessions") == 0
 
 
 def test_another_tenant_sees_nothing_of_it(stack: Stack) -> None:
