@@ -11,6 +11,7 @@ from shared.catalog.rereviews.rechecking import read_recheck
 from shared.catalog.review_cases import Case, read_case
 from shared.core.errors import PermanentError, TransientError
 from shared.outbox import Execution
+from shared.storage.bandwidth import TokenBucket, wait_turn
 from shared.storage.errors import SourceError, SourceUnavailable
 from shared.storage.source import ChannelSource
 
@@ -24,7 +25,8 @@ def open_content(execution: Execution, case: Case, deps: Deps) -> Iterator[Itera
     """
     try:
         with ExitStack() as stack:
-            yield _open(stack, execution, case, deps)
+            content, limit = _open(stack, execution, case, deps)
+            yield content if limit is None else _slowly(content, limit, execution)
     except SourceError:
         # Gone because the version is over, or moved meanwhile? Then that is how the task ends.
         payload = CheckReview(version_id=case.version_id, blob_id=0, review_id=case.review_id)
@@ -35,12 +37,22 @@ def open_content(execution: Execution, case: Case, deps: Deps) -> Iterator[Itera
         raise
 
 
-def _open(stack: ExitStack, execution: Execution, case: Case, deps: Deps) -> Iterator[bytes]:
+def _slowly(content: Iterator[bytes], limit: TokenBucket, execution: Execution) -> Iterator[bytes]:
+    """Read no faster than the channel's bandwidth limit allows, over all who read it."""
+    for chunk in content:
+        yield chunk
+        wait_turn(limit, len(chunk), execution.wait)
+
+
+def _open(
+    stack: ExitStack, execution: Execution, case: Case, deps: Deps
+) -> tuple[Iterator[bytes], TokenBucket | None]:
     """Open the first place that has the bytes."""
     failure: SourceError | SourceUnavailable | None = None
-    for source in _sources(case, deps):
+    for source, limit in _sources(case, deps):
+        opening = source.open(0, case.size_bytes, execution.deadline)
         try:
-            return stack.enter_context(source.open(0, case.size_bytes, execution.deadline))
+            return stack.enter_context(opening), limit
         except (SourceError, SourceUnavailable) as error:
             failure = error
     if failure is not None:
@@ -48,9 +60,9 @@ def _open(stack: ExitStack, execution: Execution, case: Case, deps: Deps) -> Ite
     raise SourceUnavailable("no channel can be read now", version_id=case.version_id)
 
 
-def _sources(case: Case, deps: Deps) -> Iterator[ChannelSource]:
+def _sources(case: Case, deps: Deps) -> Iterator[tuple[ChannelSource, TokenBucket | None]]:
     if case.staging_key is not None:
-        yield ChannelSource(deps.staging, case.staging_key)
+        yield ChannelSource(deps.staging, case.staging_key), None
         return
     if not case.places:
         raise PermanentError(
@@ -59,4 +71,4 @@ def _sources(case: Case, deps: Deps) -> Iterator[ChannelSource]:
     for channel, key in case.places:
         found = None if deps.channels is None else deps.channels.find(channel)
         if found is not None:
-            yield ChannelSource(found[0].channel, key)
+            yield ChannelSource(found[0].channel, key), found[0].download_limit

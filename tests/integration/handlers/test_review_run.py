@@ -8,19 +8,24 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from services.review.content import open_content
 from services.review.sandbox import SandboxLimits
 from shared.catalog.buckets import get_bucket
 from shared.catalog.holds import place_hold
 from shared.catalog.invariants.reviews import review_breaches
 from shared.catalog.invariants.work import work_breaches
 from shared.catalog.models import Review, ReviewRun, utc_now
+from shared.catalog.payloads import CheckReview
 from shared.catalog.puts import PutAnswer
 from shared.catalog.reads import open_version
 from shared.catalog.rereviews import runs
+from shared.catalog.rereviews.rechecking import read_recheck
 from shared.catalog.reviewing import decide, decide_overdue
-from shared.core.errors import ConflictError, InvalidError, NotFoundError
+from shared.core.clock import Deadline
+from shared.core.errors import ConflictError, InvalidError, NotFoundError, TransientError
 from shared.outbox import Fail
 from shared.outbox.manual import retry
+from shared.storage.errors import ChannelUnavailable
 from tests.support.handlers import TENANT, Stand
 
 pytestmark = pytest.mark.databases("mariadb")
@@ -296,3 +301,44 @@ def test_run_makes_no_more_reviews_than_are_wanted_at_a_time(
     assert progress(stand, run.id).reviews == {"open": 2}
     work(stand)
     assert progress(stand, run.id).reviews == {"passed": 4}
+
+
+def test_stored_bytes_that_cannot_be_read_are_looked_for_and_end_nothing(stand: Stand) -> None:
+    bucket = stand.bucket(**OLD)
+    put = stored(stand, bucket, "k", GOOD)
+    (place,) = stand.locations(stand.version(put.version_id).blob_id)
+    stand.bucket(**NEW)
+    start(stand)
+    stand.work_all("review")
+    (task_id,) = stand.waiting("review")
+    stand.channels.faulty["a"].fail_always(ChannelUnavailable("down"), "get")
+    assert stand.work(task_id) == "scheduled"
+    stand.channels.faulty["a"].heal()
+    stand.channels.faulty["a"].inner.delete(place.key, deadline=Deadline(5))
+    assert stand.work(task_id) == "failed"
+    assert again(stand, put.version_id).state == "failed"
+    assert stand.version(put.version_id).state == "stored"
+
+
+def test_version_that_is_stored_meanwhile_is_read_from_its_channel(stand: Stand) -> None:
+    """Its staging file is gone when the review gets to it."""
+    bucket = stand.bucket(**OLD)
+    put = stand.put(bucket, "odd", ODD)
+    stand.work(put.task_id)
+    stand.bucket(**NEW)
+    run = start(stand)
+    assert stand.work(run.task_id) == "completed"
+    (task_id,) = stand.waiting("review")
+    execution = stand.claim(task_id)
+    payload = execution.kind.load(execution.task.payload) if execution.kind else None
+    assert isinstance(payload, CheckReview)
+    case = stand.look(lambda session: read_recheck(session, payload))
+    assert case is not None
+    assert stand.work_all("upload") == ["completed"]
+    with (
+        pytest.raises(TransientError, match="moved"),
+        open_content(execution, case, stand.review),
+    ):
+        raise AssertionError("there is nothing to read")
+    assert stand.run(execution) == "completed"
+    assert stand.version(put.version_id).state == "blocked"
