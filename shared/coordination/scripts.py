@@ -128,6 +128,15 @@ return redis.call('ZCOUNT', KEYS[2], '(' .. now(), '+inf')
 """
 )
 
+#: KEYS lock; ARGV its value, milliseconds. A lock that ends later than any that is taken here, or
+#: never, is nobody's: a restored copy lost its time to live, or the server's clock was set back.
+BEGIN_REBUILD = """
+local left = redis.call('PTTL', KEYS[1])
+if left >= 0 and left <= tonumber(ARGV[2]) then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+
 #: KEYS epoch, lock, then a slot per token; ARGV lock's value, epoch id, the epoch's milliseconds,
 #: the tokens' milliseconds, then the tokens.
 ENTER = (

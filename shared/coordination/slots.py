@@ -65,6 +65,7 @@ class RedisSlots:
         self._hand_over = register(scripts.HAND_OVER)
         self._reserve = register(scripts.RESERVE)
         self._in_use = register(scripts.IN_USE)
+        self._begin_rebuild = register(scripts.BEGIN_REBUILD)
         self._enter = register(scripts.ENTER)
 
     # -- a holder ------------------------------------------------------------------------------
@@ -131,9 +132,8 @@ class RedisSlots:
     def begin_rebuild(self) -> str | None:
         """Take the right to rebuild for some seconds; None when another has it."""
         mine = new_id()
-        took = self._ask(
-            lambda: self._client.set(self._lock_key, mine, nx=True, px=self._rebuild_milliseconds)
-        )
+        keys, args = [self._lock_key], [mine, self._rebuild_milliseconds]
+        took = self._ask(lambda: self._begin_rebuild(keys=keys, args=args))
         return mine if took else None
 
     def enter(self, right: str, tokens: Sequence[tuple[str, str]]) -> bool:

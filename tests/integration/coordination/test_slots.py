@@ -180,6 +180,18 @@ def test_one_rebuilder_and_only_while_its_right_holds(
     assert slots.renew([(NAME, "x"), (NAME, "y")]) == {(NAME, "x")}
 
 
+@pytest.mark.parametrize("left_milliseconds", [None, 3_600_000])
+def test_a_right_that_nobody_can_have_taken_is_nobodys(
+    slots: RedisSlots, redis_server: RedisServer, left_milliseconds: int | None
+) -> None:
+    # What Redis holds after it was set back to a copy without times to live, or its clock was.
+    with redis_server.client() as client:
+        client.delete(slots._epoch_key)
+        client.set(slots._lock_key, "a-dead-process", px=left_milliseconds)
+    begin_epoch(slots)
+    assert take(slots, "x") == "held"
+
+
 # -- reservations --------------------------------------------------------------------------------
 
 
