@@ -6,23 +6,27 @@ both are the same work.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from services.replica.shares import Shares
 from shared.catalog import fenced
-from shared.catalog.channel_slots import ChannelSlots
+from shared.catalog.channel_slots import ChannelSlots, resource_of
 from shared.catalog.context import Catalogue
-from shared.catalog.copying import Copied, CopyDeps, Damage, copy_blob
+from shared.catalog.copying import Copied, CopyDeps, Damage, copy_blob, patient_seconds
 from shared.catalog.erasing import ChannelBook
 from shared.catalog.payloads import CopyReplica
 from shared.catalog.replicas.copies import ReplicaCommit, ReplicaJob, read_replica
 from shared.catalog.replicas.losses import report_loss
 from shared.catalog.restores.losses import FoundBy
+from shared.core.errors import ResourceBusy
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Snooze
 from shared.outbox import Execution
 from shared.outbox.completion import Completion
 from shared.outbox.db import Database
+from shared.storage.registry import OpenChannel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,25 @@ class Deps:
     catalogue: Catalogue
     channels: ChannelBook
     slots: ChannelSlots = field(default_factory=ChannelSlots)
+    shares: Shares = field(default_factory=Shares)
+
+    @contextmanager
+    def use(self, execution: Execution, found: tuple[OpenChannel, bool] | None) -> Iterator[None]:
+        """Use a target in the block, the commit included; ResourceBusy when it takes no more."""
+        if found is None:
+            yield
+            return
+        opened = found[0]
+        if not opened.ready():
+            # A success wakes those that wait, so that they may wait for long.
+            seconds = patient_seconds(execution, opened.retry_after_seconds())
+            raise ResourceBusy(
+                f"channel {opened.name} is left alone for a while",
+                resource=resource_of(opened.name),
+                after_seconds=self.slots.broken(opened.name, seconds),
+            )
+        with self.shares.enter(opened, self.slots), self.slots.hold(execution, opened):
+            yield
 
 
 def copy(execution: Execution, payload: CopyReplica, deps: Deps) -> Snooze | None:
@@ -53,7 +76,7 @@ def copy(execution: Execution, payload: CopyReplica, deps: Deps) -> Snooze | Non
         _commit(execution, deps, job, None)
         return None
     found = deps.channels.find(job.copy.target)
-    with nullcontext() if found is None else deps.slots.hold(execution, found[0]):
+    with deps.use(execution, found):
         answer = copy_blob(execution, copying(deps), job.copy)
         if isinstance(answer, Snooze):
             return answer

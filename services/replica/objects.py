@@ -76,7 +76,7 @@ def _bring(execution: Execution, deps: Deps, facts: CopyFacts, channel: str) -> 
         lambda session: read_sources(session, facts.blob_id, without=channel), read_only=True
     )
     job = CopyJob(facts.blob_id, facts.size_bytes, facts.sha256, sources, channel)
-    with deps.slots.hold(execution, opened):
+    with deps.use(execution, found):
         answer = copy_blob(execution, copying(deps, points="object"), job)
         if isinstance(answer, Snooze):
             return answer

@@ -48,6 +48,7 @@ __all__ = [
     "NoSource",
     "SourceCopy",
     "copy_blob",
+    "patient_seconds",
     "read_sources",
 ]
 
@@ -109,13 +110,16 @@ def copy_blob(
         )
 
 
-def _wait(execution: Execution, seconds: float, reason: str, resource: str | None = None) -> Snooze:
-    """Come back later, uncounted; the longer it has been waited for, the less often."""
+def patient_seconds(execution: Execution, seconds: float) -> float:
+    """Return how long to wait for a channel: the longer it has been waited for, the less often."""
     age_seconds = (utc_now() - execution.task.created_at).total_seconds()
     patient = max(seconds, min(LONGEST_WAIT_SECONDS, age_seconds * PATIENCE))
     # Spread, so that a channel that is well again is not met by all at once.
-    seconds = patient * random.uniform(1.0, 1.2) + 0.1
-    return Snooze(seconds, reason=reason, resource=resource)
+    return patient * random.uniform(1.0, 1.2) + 0.1
+
+
+def _wait(execution: Execution, seconds: float, reason: str, resource: str | None = None) -> Snooze:
+    return Snooze(patient_seconds(execution, seconds), reason=reason, resource=resource)
 
 
 def read_sources(session: Session, blob_id: int, *, without: str = "") -> tuple[SourceCopy, ...]:

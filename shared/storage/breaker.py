@@ -5,6 +5,7 @@ Pure but for a lock: it asks an injected clock and nothing else.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,6 +47,12 @@ class Breaker:
         #: When the next call may pass; None while closed.
         self._next_probe_at: float | None = None
         self._probing = False
+        self._heard_at = -math.inf
+
+    def silent_seconds(self) -> float:
+        """Return the seconds since a call was last answered; infinite when none ever was."""
+        with self._lock:
+            return self._clock() - self._heard_at
 
     @property
     def state(self) -> State:
@@ -86,6 +93,7 @@ class Breaker:
     def succeeded(self) -> None:
         """Report a call that the channel answered, be it with an error of the caller's."""
         with self._lock:
+            self._heard_at = self._clock()
             self._failures = 0
             self._next_probe_at = None
             self._probing = False

@@ -49,6 +49,10 @@ class OpenChannel:
         """Return the seconds until they may."""
         return max(self.breaker.retry_after_seconds(), self.read_breaker.retry_after_seconds())
 
+    def silent_seconds(self) -> float:
+        """Return the seconds since the channel last answered any call."""
+        return min(self.breaker.silent_seconds(), self.read_breaker.silent_seconds())
+
     @classmethod
     def around(cls, channel: Channel, tuning: Tuning | None = None) -> OpenChannel:
         """Put breaker and limits around a bare channel."""
