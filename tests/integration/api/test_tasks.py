@@ -221,10 +221,12 @@ def test_wrong_method_names_the_right_ones(stack: Stack) -> None:
 
 def test_openapi_describes_every_route(stack: Stack) -> None:
     document = httpx.get(f"{stack.address.url}/openapi.json").json()
+    # Reviewers elsewhere have no key of ours: what they send and read is signed.
+    signed = {"/v1/review-callbacks/{step}", "/v1/review-content/{step}"}
     operations = [
         operation
         for path, methods in document["paths"].items()
-        if path.startswith("/v1/")
+        if path.startswith("/v1/") and path not in signed
         for operation in methods.values()
     ]
     assert len(operations) > 25
