@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,43 @@ from shared.core.clock import Deadline
 from shared.core.failpoints import arm
 from shared.outbox import Execution
 from shared.outbox.settling import settle_kind
-from tests.support.handlers import TENANT, Stand
+from shared.storage.faulty import FaultyChannel
+from shared.storage.registry import OpenChannel, open_channel
+from shared.storage.spec import ChannelSpec, Tuning
+from tests.support.handlers import MIB, TENANT, Channels, Stand
 
 TARGET = "c"
 
 
+class RemoteChannels(Channels):
+    """Channels of other kinds than directories, with the same switches."""
+
+    def __init__(self, specs: Mapping[str, ChannelSpec]) -> None:
+        self.faulty = {name: FaultyChannel(open_channel(spec)) for name, spec in specs.items()}
+        tuning = Tuning(part_bytes=5 * MIB, breaker_failures=3, breaker_open_seconds=30.0)
+        self._open = {name: OpenChannel.around(one, tuning) for name, one in self.faulty.items()}
+        self.disabled: set[str] = set()
+        self.gone: set[str] = set()
+
+
 class BackupStand(Stand):
-    """A worker of the backup and restore queues as well."""
+    """A worker of the backup and restore queues as well; `specs` put its channels elsewhere."""
 
     def __init__(
-        self, url: str, root: Path, *, node: str = "node-1", grace_seconds: float = 0.0
+        self,
+        url: str,
+        root: Path,
+        *,
+        node: str = "node-1",
+        grace_seconds: float = 0.0,
+        specs: Mapping[str, ChannelSpec] | None = None,
     ) -> None:
         super().__init__(url, root, node=node, grace_seconds=grace_seconds)
+        self.specs = specs
+        if specs is not None:
+            self.channels = RemoteChannels(specs)
+            self.upload = replace(self.upload, channels=self.channels)
+            self.delete = replace(self.delete, channels=self.channels)
         self.backup = Deps(
             db=self.db, catalogue=self.catalogue, channels=self.channels, page_versions=3
         )
@@ -231,7 +257,7 @@ def crash(stand: BackupStand, root: Path, task_id: int, failpoint: str) -> int |
     """
     url = stand.db.engine.url.render_as_string(hide_password=False)
     process = multiprocessing.get_context("fork").Process(
-        target=_die, args=(url, root, task_id, failpoint)
+        target=_die, args=(url, root, stand.specs, task_id, failpoint)
     )
     process.start()
     process.join(60)
@@ -239,9 +265,15 @@ def crash(stand: BackupStand, root: Path, task_id: int, failpoint: str) -> int |
     return process.exitcode
 
 
-def _die(url: str, root: Path, task_id: int, failpoint: str) -> None:
+def _die(
+    url: str,
+    root: Path,
+    specs: Mapping[str, ChannelSpec] | None,
+    task_id: int,
+    failpoint: str,
+) -> None:
     """Run one task, with connections of its own, and end without letting go of the parent's."""
-    stand = BackupStand(url, root, node="doomed")
+    stand = BackupStand(url, root, node="doomed", specs=specs)
     execution = stand.claim(task_id)
     arm(f"{failpoint}=kill")
     stand.run(execution)

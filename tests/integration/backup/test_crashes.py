@@ -17,15 +17,27 @@ from shared.catalog.invariants.rows import row_breaches
 from shared.catalog.models import BackupRun, Bucket, utc_clock
 from shared.catalog.restores.runs import RestoreSpec, open_restore
 from shared.core.clock import Deadline
+from shared.core.ids import new_id
+from shared.storage.registry import prepare_channel
+from shared.storage.spec import ChannelSpec
 from tests.integration.handlers.sweeping import passes, sweeper
+from tests.servers.rgw import CephRGW
 from tests.support.backups import TARGET, BackupStand, crash
-from tests.support.handlers import PART_BYTES
 
 pytestmark = pytest.mark.databases("mariadb")
 
 KILLED = -9
-LARGE = PART_BYTES * 2 + 5
 COMMON = ["fenced.before_commit", "complete.before_commit", "complete.after_commit"]
+#: Points between two writes of one step: they are met on directories.
+IN_BETWEEN = (
+    "backup.after_checkpoint",
+    "backup.after_item_commit",
+    "backup.after_entries",
+    "backup.after_commit",
+    "restore.after_look",
+    "restore.after_checkpoint",
+    "restore.after_commit",
+)
 RUN_STEPS = [
     "backup.claimed",
     "backup.after_page",
@@ -36,6 +48,8 @@ RUN_STEPS = [
     "backup.after_commit",
     *COMMON,
 ]
+#: Met before the items are there.
+EARLY = ("backup.claimed", "backup.after_page", "fenced.before_commit")
 ITEM_STEPS = [
     "backup.item_claimed",
     "backup.after_intent",
@@ -80,10 +94,44 @@ SEARCH_STEPS = ["restore.before_page", "restore.after_page"]
 
 
 @pytest.fixture
-def stand(blox_url: str, tmp_path: Path) -> Iterator[BackupStand]:
-    made = BackupStand(blox_url, tmp_path)
+def anywhere(
+    request: pytest.FixtureRequest, blox_url: str, tmp_path: Path
+) -> Iterator[BackupStand]:
+    """A stand on directories, and one on a real S3."""
+    specs = None
+    if request.param == "rgw":
+        specs = on_rgw(request.getfixturevalue("rgw"))
+    made = BackupStand(blox_url, tmp_path, specs=specs)
     yield made
     made.close()
+
+
+def on_rgw(rgw: CephRGW) -> dict[str, ChannelSpec]:
+    """Make a bucket for each of the stand's channels."""
+    server = rgw.server
+    keys = {"access_key": server.access_key, "secret_key": server.secret_key}
+    specs = {}
+    for name in ("a", "b", "c"):
+        bucket = f"blox-{name}-{new_id()[:12]}"
+        # Under another name it is another server: what goes to the target goes through here.
+        host = "localhost" if name == TARGET else "127.0.0.1"
+        endpoint = server.endpoint.replace("127.0.0.1", host)
+        settings = {"endpoint": endpoint, "bucket": bucket, "region": server.region}
+        specs[name] = ChannelSpec(name, "s3", settings, keys)
+        prepare_channel(specs[name], deadline=Deadline(30))
+    return specs
+
+
+def steps(stand: BackupStand, names: list[str]) -> list[str]:
+    """Return the points to die at; over a network those of the protocol's own steps."""
+    if stand.specs is None:
+        return names
+    return [name for name in names if name not in (*COMMON[:2], *IN_BETWEEN)]
+
+
+ANYWHERE = pytest.mark.parametrize(
+    "anywhere", ["file", pytest.param("rgw", marks=pytest.mark.needs_root)], indirect=True
+)
 
 
 def die_and_go_on(stand: BackupStand, root: Path, task_id: int | None, step: str) -> None:
@@ -131,13 +179,15 @@ def check_all(stand: BackupStand) -> None:
                 assert len(stand.channels.read(TARGET, line["target_key"])) == line["size"]
 
 
-def test_run(stand: BackupStand, tmp_path: Path) -> None:
-    for step in RUN_STEPS:
+@ANYWHERE
+def test_run(anywhere: BackupStand, tmp_path: Path) -> None:
+    stand = anywhere
+    for step in steps(stand, RUN_STEPS):
         bucket = stand.backed_up(bucket_name(step))
         for number in range(4):
             stand.stored(bucket, str(number), step.encode() + b"%d" % number)
         run = stand.begin(bucket)
-        is_early = step in ("backup.claimed", "backup.after_page", "fenced.before_commit")
+        is_early = step in EARLY
         if is_early:
             die_and_go_on(stand, tmp_path, run.task_id, step)
         else:
@@ -152,10 +202,12 @@ def test_run(stand: BackupStand, tmp_path: Path) -> None:
     check_all(stand)
 
 
-def test_item(stand: BackupStand, tmp_path: Path) -> None:
-    for step in ITEM_STEPS:
+@ANYWHERE
+def test_item(anywhere: BackupStand, tmp_path: Path) -> None:
+    stand = anywhere
+    for step in steps(stand, ITEM_STEPS):
         bucket = stand.backed_up(bucket_name(step))
-        body = os.urandom(LARGE)
+        body = os.urandom(large(stand))
         stand.stored(bucket, "large", body)
         run = stand.begin(bucket)
         stand.work(run.task_id)
@@ -188,10 +240,12 @@ def test_prune(stand: BackupStand, tmp_path: Path) -> None:
     assert len(stand.channels.keys(TARGET)) == 2 * len(PRUNE_STEPS)
 
 
-def test_restored_blob(stand: BackupStand, tmp_path: Path) -> None:
-    for step in RESTORE_STEPS:
+@ANYWHERE
+def test_restored_blob(anywhere: BackupStand, tmp_path: Path) -> None:
+    stand = anywhere
+    for step in steps(stand, RESTORE_STEPS):
         bucket = stand.backed_up(bucket_name(step))
-        body = os.urandom(LARGE)
+        body = os.urandom(large(stand))
         version = stand.stored(bucket, "large", body)
         stand.back_up(bucket)
         current = stand.object(bucket, "large").current_version_id
@@ -242,6 +296,13 @@ def test_search(stand: BackupStand, tmp_path: Path) -> None:
         for version, body in zip(versions, bodies, strict=True):
             assert stand.stored_bytes(version) == body, step
     check_all(stand)
+
+
+def large(stand: BackupStand) -> int:
+    """Return a size that takes two parts."""
+    found = stand.channels.find(TARGET)
+    assert found is not None
+    return found[0].part_bytes + 5
 
 
 def bucket_name(step: str) -> str:
