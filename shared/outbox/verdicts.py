@@ -121,7 +121,7 @@ def _judge(answer: Answer, facts: Facts, draw: Callable[[], float]) -> Verdict:
             return Verdict(outcome="given_back", state=State.PENDING, detail=reason)
         case ShuttingDown() | SlotLost():
             return Verdict(outcome="given_back", state=State.PENDING, detail=str(answer))
-        case Snooze(after_seconds=seconds, reason=reason, resource=str(resource)):
+        case Snooze(after_seconds=seconds, reason=reason, resource=str(resource)) if resource:
             return _parked(resource, seconds, reason)
         case ResourceBusy():
             return _parked(answer.resource, answer.after_seconds, str(answer))
@@ -153,7 +153,7 @@ def _judge(answer: Answer, facts: Facts, draw: Callable[[], float]) -> Verdict:
 def parked_on(answer: object) -> tuple[str, float] | None:
     """Return the resource on which an answer parks its task, and for how long at most."""
     match answer:
-        case Snooze(after_seconds=seconds, resource=str(resource)):
+        case Snooze(after_seconds=seconds, resource=str(resource)) if resource:
             return resource, seconds
         case ResourceBusy():
             return answer.resource, answer.after_seconds

@@ -12,7 +12,9 @@ from shared.core.errors import (
     CorruptError,
     LeaseLost,
     PermanentError,
+    ResourceBusy,
     ShuttingDown,
+    SlotLost,
     SupersededError,
     ThrottledError,
     TimeLimitExceeded,
@@ -23,7 +25,15 @@ from shared.core.outcomes import Fail, Retry, Snooze
 from shared.outbox.policy import RetryPolicy
 from shared.outbox.states import State, is_legal
 from shared.outbox.stopping import Interrupted
-from shared.outbox.verdicts import Answer, Facts, GiveBack, describe, judge, normalize
+from shared.outbox.verdicts import (
+    Answer,
+    Facts,
+    GiveBack,
+    describe,
+    judge,
+    normalize,
+    parked_on,
+)
 
 PLAIN = RetryPolicy(base_seconds=2, factor=2, jitter="none", max_attempts=12)
 
@@ -31,6 +41,9 @@ ANSWERS: list[Answer] = [
     Retry(),
     Retry(after_seconds=5, reason="r"),
     Snooze(3),
+    Snooze(3, resource="printer"),
+    ResourceBusy(resource="printer"),
+    SlotLost(),
     Fail("code"),
     GiveBack(),
     TransientError(),
@@ -215,3 +228,33 @@ def test_description_holds_class_message_and_facts() -> None:
     error = UnavailableError("no answer", channel="eu-1", status=503)
     assert describe(error) == "UnavailableError: no answer (channel='eu-1', status=503)"
     assert describe(ValueError("x")) == "ValueError: x"
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [
+        (Snooze(0, "full", resource="printer"), 0),
+        (Snooze(7, "full", resource="printer"), 7),
+        (ResourceBusy("full", resource="printer"), 0),
+        (ResourceBusy("full", resource="printer", after_seconds=7), 7),
+    ],
+)
+def test_busy_resource_parks_without_an_attempt(answer: Answer, seconds: float) -> None:
+    verdict = judge(answer, _facts(attempt=11, max_attempts=12, age_seconds=1e9))
+    assert verdict is not None
+    assert (verdict.state, verdict.counted, verdict.wait_seconds) == (State.BLOCKED, False, seconds)
+    assert (verdict.resource, verdict.code, verdict.detail) == ("printer", "parked", "full")
+    assert parked_on(answer) == ("printer", seconds)
+
+
+def test_nothing_to_wait_for_parks_nobody() -> None:
+    verdict = judge(Snooze(7, resource=""), _facts())
+    assert verdict is not None
+    assert (verdict.state, verdict.resource) == (State.SCHEDULED, None)
+    assert parked_on(Snooze(7, resource="")) is None
+
+
+def test_lost_place_gives_back() -> None:
+    verdict = judge(SlotLost(), _facts())
+    assert verdict is not None
+    assert (verdict.state, verdict.counted) == (State.PENDING, False)
