@@ -64,7 +64,12 @@ field("pause").addEventListener("click", () => pausing.abort());
 
 field("forget").addEventListener("click", async () => {
   upload.signal = undefined;
-  await upload.giveUp();
+  try {
+    await upload.giveUp();
+  } catch (error) {
+    tell(`Failed: ${error.message}`);
+    return;
+  }
   localStorage.removeItem(memory(upload.file));
   upload = undefined;
   field("bar").value = 0;

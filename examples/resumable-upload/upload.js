@@ -46,9 +46,13 @@ export class ResumableUpload {
     return this.session.result;
   }
 
-  // Removes what has been sent.
+  // Removes what has been sent; what is gone already is fine.
   async giveUp() {
-    if (this.session) await this.#call("DELETE", `/uploads/${this.session.id}`);
+    try {
+      if (this.session) await this.#call("DELETE", `/uploads/${this.session.id}`);
+    } catch (error) {
+      if (error.status !== 404) throw error;
+    }
   }
 
   async #partsThere() {
