@@ -49,7 +49,9 @@ def product(
     }
     directory = Path(tmp_path_factory.mktemp("product"))
     stack = EmbeddedStack(
-        directory, variables=variables, workers={"upload": 1, "review": 1, "delete": 1}
+        directory,
+        variables=variables,
+        workers={"upload": 1, "review": 1, "delete": 1, "origin": 1},
     )
     engine = sa.create_engine(variables["BLOX_DATABASE_URL"])
     try:
