@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple, cast
 
 import sqlalchemy as sa
@@ -41,6 +42,15 @@ def begin(session: Session, *, channel: str) -> LocationAudit:
             return session.get_one(LocationAudit, channel)
         session.refresh(row)
     return row
+
+
+def forget(session: Session, *, names: Collection[str]) -> None:
+    """Drop what was noted of channels that are not there any more."""
+    session.execute(
+        sa.delete(LocationAudit)
+        .where(LocationAudit.channel.not_in(sorted(names)))
+        .execution_options(synchronize_session=False)
+    )
 
 
 def page(session: Session, *, audit: LocationAudit, channel: str, limit: int) -> list[Place]:

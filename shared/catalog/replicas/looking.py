@@ -76,7 +76,9 @@ class Looking:
     def run(self, check: Callable[[], None]) -> Counter[str]:
         """Look at a sample of every channel that answers."""
         counts: Counter[str] = Counter()
-        for name in self._channels.names():
+        names = self._channels.names()
+        self._db.run_session(partial(look_rows.forget, names=names))
+        for name in names:
             check()
             self._look_at(name, counts, check)
         return counts

@@ -6,14 +6,18 @@ import dataclasses
 import os
 
 import pytest
+from sqlalchemy.orm import Session
 
+from services.api.content import ContentReader, Door, Place
 from services.replica import handlers as replicating
+from shared.catalog.models import Bucket
 from shared.catalog.payloads import CopyReplica
+from shared.catalog.reads import Source, open_version
 from shared.catalog.replicas.hooks import ReplicaHooks
 from shared.core.errors import ConflictError, LeaseLost
 from shared.outbox.kinds import EndedTask
 from shared.outbox.manual import retry
-from shared.storage.errors import ChannelUnavailable
+from shared.storage.errors import ChannelUnavailable, ObjectMissing
 from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.handlers import PART_BYTES, Stand
 from tests.support.replicas import Copies
@@ -183,3 +187,28 @@ def test_switched_off_nothing_is_planned(stand: Stand) -> None:
     copies.store("x", CONTENT)
     assert copies.replicas() == []
     assert stand.waiting("replica") == []
+
+
+def test_a_read_goes_on_at_the_replica(copies: Copies, stand: Stand) -> None:
+    copies.store("x", CONTENT)
+    stand.work_all("replica")
+
+    def sources() -> tuple[Source, ...]:
+        def read(session: Session) -> tuple[Source, ...]:
+            bucket = session.get_one(Bucket, copies.bucket)
+            return open_version(session, bucket, "x").sources
+
+        return stand.look(read)
+
+    assert [one.channel for one in sources()] == ["a", "b"]
+
+    def place(source: Source) -> Place:
+        found = stand.channels.find(str(source.channel))
+        assert found is not None
+        return Place(lambda: Door(found[0].channel), source.key)
+
+    for broken in (ChannelUnavailable("down"), ObjectMissing("no such object")):
+        stand.channels.faulty["a"].fail_always(broken, "get")
+        reader = ContentReader([place(one) for one in sources()], start=0, length=len(CONTENT))
+        assert reader.read() == CONTENT
+        stand.channels.faulty["a"].heal()

@@ -132,3 +132,16 @@ def test_the_job(stand: Stand, tmp_path: Path, step: str) -> None:
     for number, blob in enumerate(blobs):
         assert copies.content(blob, "b") == f"content {number}".encode()
     check(stand)
+
+
+def test_the_job_that_lets_go_of_copies(stand: Stand, tmp_path: Path) -> None:
+    copies = Copies(stand)
+    blobs = [copies.store(f"k{number}", f"content {number}".encode()) for number in range(2)]
+    stand.work_all("replica")
+    copies.rules()
+    assert crash_in_turn(address(stand), tmp_path, "replicas.after_letting_go") == -9
+    turn(stand)
+    check(stand)
+    for blob in blobs:
+        assert copies.places(blob) == {"a": ["stored"], "b": ["tombstone"]}
+    assert stand.channels.keys("b") == []
