@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from services.review import sandbox
 from services.review.reviewers.finding import Finding, Outcome
 from services.review.sandbox import SandboxFailed, SandboxLimits, review_content
 from shared.core.clock import Deadline
@@ -201,3 +203,36 @@ def test_memory_that_a_reviewer_eats_is_bounded(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("services.review.sandbox._BOOT", program)
     with pytest.raises(SandboxFailed, match="status 1"):
         run([b"content"])
+
+
+_ORPHANS = """
+import sys
+from services.review import sandbox
+from shared.core.clock import Deadline
+sandbox._BOOT = (
+    "import sys, time; sys.path.insert(0, sys.argv[1]); "
+    "from services.review.reviewers.__main__ import limit_this_process as limit; "
+    "limit(memory_bytes=256 << 20, cpu_seconds=5); sys.stderr.close(); time.sleep(600)"
+)
+print("started", flush=True)
+sandbox.review_content({}, [b""], limits=sandbox.SandboxLimits(seconds=60),
+    deadline=Deadline(60), check=lambda: None)
+"""
+
+
+def test_it_dies_with_a_worker_that_is_killed() -> None:
+    root = Path(sandbox.__file__).resolve().parents[2]
+    worker = subprocess.Popen([sys.executable, "-c", _ORPHANS], cwd=root, stdout=subprocess.PIPE)
+    try:
+        children = eventually(lambda: psutil.Process(worker.pid).children())
+        (child,) = children
+        # It sleeps once its limits are set; until then a closed pipe would end it as well.
+        eventually(lambda: child.rlimit(psutil.RLIMIT_CORE) == (0, 0))
+        eventually(lambda: child.status() == psutil.STATUS_SLEEPING)
+        assert worker.stdout is not None
+        worker.kill()
+        eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    finally:
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()  # type: ignore[union-attr]
