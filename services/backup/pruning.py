@@ -13,6 +13,7 @@ import structlog
 from sqlalchemy.orm import Session
 
 from services.backup import rules
+from services.backup.auditing import audit
 from services.backup.deps import Deps
 from shared.catalog import fenced
 from shared.catalog.backups import retention
@@ -53,6 +54,10 @@ def prune(execution: Execution, payload: PruneBackups, deps: Deps) -> Snooze | N
     due = _condemn(execution, payload, deps)
     failpoint("backup.after_condemn")
     parked = _erase(execution, payload.target, deps)
+    if not execution.task.checkpoint:
+        # Once per pruning, however often it comes back for what waits.
+        audit(execution, payload.target, deps)
+        execution.checkpoint({"audited": True}, 1)
     if parked:
         return Snooze(60.0, reason=f"{parked} contents could not be removed")
     if due is not None:

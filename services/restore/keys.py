@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import structlog
 from sqlalchemy.orm import Session
@@ -17,7 +17,7 @@ from services.restore.deps import Deps
 from services.restore.fetching import fetch
 from shared.catalog import fenced
 from shared.catalog.backups.contents import note_damage
-from shared.catalog.backups.manifest import Entry, decode
+from shared.catalog.backups.manifest import PIECE_BYTES, Entry, whole_lines
 from shared.catalog.locking import lock_tasks
 from shared.catalog.models import Restore
 from shared.catalog.restores.blobs import held_copies
@@ -33,8 +33,6 @@ from shared.outbox import Execution
 from shared.storage.errors import ChecksumMismatch, ObjectMissing, SourceUnavailable
 from shared.storage.verify import verify
 
-#: Bytes of the manifest that one look reads; more than any line has.
-LOOK_BYTES = 1024 * 1024
 #: A key that changes again and again while it is decided on.
 LOOKS = 5
 _TIDY_SECONDS = 10.0
@@ -65,9 +63,8 @@ class KeyRestore:
             return Fail("unrecoverable", "no complete manifest can be read")
         failpoint("restore.after_manifest")
         while self._offset < manifest.size:
-            for offset, line in self._look(manifest):
+            for offset, document in self._look(manifest):
                 self._execution.check()
-                document = decode(line)
                 if "format" not in document and "end" not in document:
                     entry = Entry.read(document)
                     if entry.key.startswith(self._prefix):
@@ -116,20 +113,17 @@ class KeyRestore:
             return False
         return True
 
-    def _look(self, manifest: HeldManifest) -> Iterator[tuple[int, bytes]]:
-        """Yield (the offset behind it, line) for the whole lines of one look."""
+    def _look(self, manifest: HeldManifest) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield (the offset behind it, document) for the whole lines of one look."""
         found = self._deps.channels.find(manifest.target)
         if found is None:
             raise SourceUnavailable("the backup target is gone", channel=manifest.target)
-        length = min(LOOK_BYTES, manifest.size - self._offset)
+        length = min(PIECE_BYTES, manifest.size - self._offset)
         with found[0].channel.get(
             manifest.key, start=self._offset, length=length, deadline=self._execution.deadline
         ) as chunks:
             data = b"".join(chunks)
-        offset = self._offset
-        for line in data.split(b"\n")[:-1]:
-            offset += len(line) + 1
-            yield offset, line
+        yield from whole_lines(data, offset=self._offset)
 
     def _deal_with(self, entry: Entry, offset: int) -> None:
         for _ in range(LOOKS):

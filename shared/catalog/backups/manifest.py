@@ -27,8 +27,8 @@ from shared.catalog.models import (
 from shared.core.errors import CorruptError
 
 FORMAT = "cloudblox-manifest-1"
-#: Bytes of a line at most: a key, its metadata, and some ids.
-MAX_LINE_BYTES = 64 * 1024
+#: Bytes that are read at a time; far more than a line has: a key, its metadata, and some ids.
+PIECE_BYTES = 1024 * 1024
 
 
 class ManifestDamaged(CorruptError):
@@ -110,20 +110,17 @@ def decode(line: bytes) -> dict[str, Any]:
     return document
 
 
-def split_lines(
-    chunks: Iterator[bytes], *, offset: int = 0
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (the offset behind it, document) for each line. Raises ManifestDamaged."""
-    rest = b""
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            offset += len(line) + 1
-            yield offset, decode(line)
-        if len(rest) > MAX_LINE_BYTES:
-            raise ManifestDamaged("a line does not end")
-    if rest:
-        raise ManifestDamaged("the last line does not end")
+def whole_lines(data: bytes, *, offset: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (the offset behind it, document) for each line that ends in a piece of a manifest.
+
+    Raises ManifestDamaged, also for a piece in which no line ends.
+    """
+    *lines, _rest = data.split(b"\n")
+    if not lines:
+        raise ManifestDamaged("a line does not end")
+    for line in lines:
+        offset += len(line) + 1
+        yield offset, decode(line)
 
 
 def page_of_entries(

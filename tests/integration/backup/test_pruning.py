@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 
+import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.backups.contents import lock_content_ids
 from shared.catalog.models import BackupContent, BackupRun
+from shared.core.clock import Deadline
 from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.backups import TARGET, BackupStand
 from tests.support.outbox import Thread
@@ -148,6 +150,24 @@ def test_a_run_that_names_a_content_meets_its_pruning_under_the_lock(stand: Back
     done = stand.run_row(run.id)
     for line in stand.manifest(done)[1:-1]:
         assert stand.channels.read(TARGET, line["target_key"]) == b"k"
+
+
+def test_what_the_target_has_lost_is_found_and_copied_anew(
+    stand: BackupStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.backup.auditing.random.randrange", lambda _most: 0)
+    bucket = stand.backed_up()
+    stand.stored(bucket, "k", b"k")
+    stand.stored(bucket, "kept", b"kept")
+    stand.back_up(bucket)
+    (lost, _) = stand.contents("stored")
+    stand.channels.faulty[TARGET].inner.delete(lost.key, deadline=Deadline(10))
+    assert stand.prune_target(bucket) == ["completed"]
+    assert [one.state for one in stand.contents()] == ["damaged", "stored"]
+    run = stand.back_up(bucket)
+    assert ((run.counts or {})["copied"], (run.counts or {})["reused"]) == (1, 1)
+    for line in stand.manifest(run)[1:-1]:
+        assert stand.channels.read(TARGET, line["target_key"])
 
 
 def test_contents_condemned_first_are_copied_anew(stand: BackupStand) -> None:
