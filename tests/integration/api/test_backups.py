@@ -205,4 +205,9 @@ def test_queues_that_are_switched_off_answer_501(stack: Stack, vault: Path) -> N
         for path, order in (("backups", {}), ("restores", {"mode": "content"})):
             answer = client.post(f"/buckets/{BUCKET}/{path}", json=order)
             assert (answer.status_code, answer.json()["code"]) == (501, "switched_off")
+        rules = {"channels": [CHANNEL], "backup": {**RULE, "keep_runs": 3}}
+        refused = client.put(f"/buckets/{BUCKET}", json=rules)
+        assert (refused.status_code, refused.json()["code"]) == (501, "switched_off")
+        kept = {"channels": [CHANNEL], "backup": RULE, "max_object_bytes": 5}
+        assert client.put(f"/buckets/{BUCKET}", json=kept).status_code == 200
         assert stack.count("tasks") == 0
