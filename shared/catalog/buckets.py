@@ -25,6 +25,7 @@ from shared.catalog.models import (
     utc_clock,
 )
 from shared.catalog.origins.policy import OriginPolicy, StoredOrigin, seal
+from shared.catalog.possession import InstantUploads
 from shared.catalog.replicas.rules import end_rules, set_rules
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.secret_box import SecretBox
@@ -54,6 +55,10 @@ class BucketSpec(pydantic.BaseModel):
     channels: list[ChannelName] = pydantic.Field(min_length=1, max_length=MAX_CHANNELS)
     review_policy: ReviewPolicy | None = None
     max_object_bytes: int | None = pydantic.Field(default=None, ge=0, le=2**63 - 1)
+    instant_upload: InstantUploads = pydantic.Field(
+        default=InstantUploads.HASH,
+        description="What an upload by hash takes: `hash` alone, a `challenge`, or never (`off`).",
+    )
     lifecycle: Lifecycle | None = None
     backup: BackupPolicy | None = None
     origin: OriginPolicy | None = None
@@ -199,6 +204,7 @@ def _fill(bucket: Bucket, spec: BucketSpec, secrets: SecretBox | None) -> None:
     bucket.review_policy = None if policy is None else policy.model_dump(mode="json")
     bucket.review_policy_version = None if policy is None else policy.version
     bucket.max_object_bytes = spec.max_object_bytes
+    bucket.instant_upload = spec.instant_upload.value
     bucket.region_fallback_seconds = spec.region_fallback_seconds
     bucket.lifecycle = None if spec.lifecycle is None else spec.lifecycle.model_dump(mode="json")
     bucket.backup = None if spec.backup is None else spec.backup.model_dump(mode="json")

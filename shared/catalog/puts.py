@@ -28,6 +28,7 @@ from shared.catalog.models import (
     VersionState,
 )
 from shared.catalog.payloads import REVIEW_CHECK, CheckReview
+from shared.catalog.possession import content_unknown, demand_possession
 from shared.catalog.regions import region_of
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.supersede import supersede_rows
@@ -41,7 +42,7 @@ from shared.catalog.writing import (
     insert_version,
     store_at_once,
 )
-from shared.core.errors import InvalidError, NotFoundError, TooLargeError
+from shared.core.errors import InvalidError, TooLargeError
 
 __all__ = [
     "LockedPut",
@@ -171,9 +172,12 @@ def instant_upload(
     metadata: Mapping[str, str] | None = None,
     conditions: Conditions = UNCONDITIONAL,
     lifetime: Lifetime | None = None,
+    is_proven: bool = False,
 ) -> PutAnswer:
     """Write a new version of a key from content that the tenant has stored, without its bytes.
 
+    `is_proven`: the client has shown that it really has it, which some buckets ask for. Raises
+    ForbiddenError (`instant_upload_off`, `possession_unproven`) as the bucket's rule wants it.
     Raises NotFoundError (`content_unknown`) when the bytes must be sent: the content is not
     stored, or a reviewed bucket has no passing verdict on it.
     """
@@ -189,11 +193,10 @@ def instant_upload(
         staging_key=None,
     )
     bucket, locked = _open(session, bucket_id, key, facts, conditions)
+    demand_possession(bucket.instant_upload, is_proven=is_proven)
     known = _known_version(session, locked) if _is_known(session, locked) else None
     if known is None or not _may_skip_review(session, bucket, _policy(bucket), facts):
-        raise NotFoundError(
-            "the content is not stored here: send its bytes", code="content_unknown"
-        )
+        raise content_unknown()
     facts = Facts(
         size=size,
         sha256=facts.sha256,

@@ -41,6 +41,7 @@ class BucketView(View):
     channels: list[str] = Field(description="Candidate channels, the preferred one first.")
     review_policy: ReviewPolicy | None = Field(description="Null where nothing is reviewed.")
     max_object_bytes: int | None
+    instant_upload: str = Field(description="What an upload by hash takes.")
     lifecycle: Lifecycle | None = Field(description="Null where nothing expires by rule.")
     origin: OriginView | None = Field(description="Null where nothing is fetched from elsewhere.")
     backup: BackupPolicy | None = Field(description="Null where nothing is backed up.")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
@@ -16,13 +17,15 @@ from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
 from services.api.lifetimes import Expires
 from services.api.openapi import WRITE_CONDITIONS
+from services.api.possession import Proof, check_proof
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName, PutView, put_response
 from services.api.storing import discard
 from services.api.uploads import client_metadata
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
-from shared.catalog.limits import check_key
+from shared.catalog.limits import check_key, check_sha256
+from shared.catalog.possession import make_challenge
 from shared.catalog.puts import instant_upload
 
 router = APIRouter(tags=["objects"], route_class=JsonRoute)
@@ -36,6 +39,24 @@ class InstantUpload(Expires):
     size: int = Field(ge=0, le=2**63 - 1)
     content_type: str | None = Field(None, max_length=255)
     metadata: dict[str, str] = Field(default_factory=dict, max_length=64)
+    proof: Proof | None = Field(None, description="Where the bucket wants one.")
+
+
+class ChallengeOrder(BaseModel):
+    """The content that a challenge is wanted for."""
+
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$")]
+    size: int = Field(ge=0, le=2**63 - 1)
+
+
+class ChallengeView(BaseModel):
+    """What to hash: the salt's bytes, then those of the range."""
+
+    token: str = Field(description="To be sent back with the digest.")
+    salt: str = Field(description="In hexadecimal.")
+    offset: int
+    length: int
+    expires_at: dt.datetime
 
 
 @router.post(
@@ -45,6 +66,7 @@ class InstantUpload(Expires):
     response_model=PutView,
     responses={
         200: {"model": PutView, "description": "The key had content before."},
+        403: {"description": "`instant_upload_off`, `possession_unproven`, `challenge_expired`."},
         404: {"description": "`content_unknown`: send the bytes with a PUT."},
     },
     openapi_extra={"parameters": WRITE_CONDITIONS},
@@ -58,13 +80,19 @@ async def post_instant_upload(
 ) -> Response:
     """Give a key content that this tenant has stored already, without sending it.
 
-    In a reviewed bucket it must have passed the present policy. Scope `objects:write`.
+    In a reviewed bucket it must have passed the present policy. A bucket with `instant_upload`
+    `challenge` wants the answer to one (`instant-uploads:challenge`) as `proof`.
+    Scope `objects:write`.
     """
     settings = caller.api.deps.settings
     check_key(upload.key, max_bytes=settings.max_key_bytes)
     metadata = client_metadata(upload.metadata, max_bytes=settings.max_metadata_bytes)
     conditions = parse_conditions(request.headers).for_write()
     released: tuple[str, ...] = ()
+    if upload.proof is not None:
+        await check_proof(
+            caller, upload.proof, sha256=check_sha256(upload.sha256), size=upload.size
+        )
 
     def work(session: Session, principal: Principal) -> Answer:
         found = get_bucket(session, principal.tenant_id, bucket)
@@ -78,6 +106,7 @@ async def post_instant_upload(
             content_type=upload.content_type,
             metadata=metadata,
             conditions=conditions,
+            is_proven=upload.proof is not None,
             lifetime=upload.lifetime,
         )
         nonlocal released
@@ -90,3 +119,39 @@ async def post_instant_upload(
         staging = caller.api.deps.staging
         await caller.api.work.clean_up(lambda: discard(staging, *released))
     return response
+
+
+@router.post(
+    "/buckets/{bucket}/instant-uploads:challenge",
+    summary="Ask for a challenge",
+    status_code=201,
+)
+async def post_challenge(
+    caller: CallerDep, bucket: BucketName, order: ChallengeOrder
+) -> ChallengeView:
+    """Which range of a content to hash, with which salt, as the proof of an upload by hash.
+
+    It is given for any content, known here or not, and is good for five minutes. Nothing is
+    stored. Scope `objects:write`.
+    """
+    deps = caller.api.deps
+
+    def work(session: Session, principal: Principal) -> str:
+        get_bucket(session, principal.tenant_id, bucket)
+        return principal.tenant_id
+
+    tenant_id = await caller.read("objects:write", work)
+    challenge = make_challenge(
+        deps.secrets,
+        tenant_id,
+        sha256=check_sha256(order.sha256),
+        size=order.size,
+        now=deps.clock(),
+    )
+    return ChallengeView(
+        token=challenge.token,
+        salt=challenge.salt.hex(),
+        offset=challenge.offset,
+        length=challenge.length,
+        expires_at=dt.datetime.fromtimestamp(challenge.expires_at, dt.UTC),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from email.utils import format_datetime
 
 from fastapi import APIRouter, Request
@@ -12,8 +12,9 @@ from starlette.responses import Response
 
 from services.api.absent import look_up
 from services.api.conditions import Verdict, parse_conditions
-from services.api.content import ContentMissing, ContentReader, ContentResponse, Door, Place
+from services.api.content import ContentMissing, ContentReader, ContentResponse, Place
 from services.api.deps import Api, CallerDep
+from services.api.doors import opener
 from services.api.keys import object_key
 from services.api.lifetimes import expiry_header
 from services.api.links import LinkOrKeyDep
@@ -176,18 +177,8 @@ def _judge(request: Request, found: Readable) -> Response | ByteRange | None:
 
 def _places(api: Api, sources: Sequence[Source]) -> list[Place]:
     return [
-        Place(_opener(api, source.channel), source.key, source.location_id) for source in sources
+        Place(opener(api, source.channel), source.key, source.location_id) for source in sources
     ]
-
-
-def _opener(api: Api, channel: str | None) -> Callable[[], Door]:
-    def open_channel() -> Door:
-        if channel is None:
-            return Door(api.deps.staging)
-        opened = api.deps.channels.open(channel)
-        return Door(opened.channel, opened.download_limit)
-
-    return open_channel
 
 
 def _validators(found: Readable) -> dict[str, str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from services.api.content import ContentReader, ContentResponse, Door, Place
-from services.api.deps import Api, get_api
+from services.api.content import ContentReader, ContentResponse, Place
+from services.api.deps import get_api
+from services.api.doors import opener
 from services.api.openapi import RAW_CONTENT
 from services.api.routes.reviewers import StepId
 from services.api.views import MAX_ID
@@ -48,7 +48,7 @@ async def get_review_content(
         )
 
     found = await api.work.read(work)
-    places = [Place(_opener(api, channel), key) for channel, key in found.places]
+    places = [Place(opener(api, channel), key) for channel, key in found.places]
     reader = ContentReader(places, start=0, length=found.size)
     first = await api.work.files(reader.read)
     headers = {
@@ -68,13 +68,3 @@ async def get_review_content(
         headers=headers,
         idle_seconds=api.deps.settings.body_idle_seconds,
     )
-
-
-def _opener(api: Api, channel: str | None) -> Callable[[], Door]:
-    def open_channel() -> Door:
-        if channel is None:
-            return Door(api.deps.staging)
-        opened = api.deps.channels.open(channel)
-        return Door(opened.channel, opened.download_limit)
-
-    return open_channel

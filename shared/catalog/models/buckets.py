@@ -20,7 +20,8 @@ class Bucket(Base):
     `backup` a `BackupPolicy`,
     `origin` a `StoredOrigin`. `replica_channels` are those that every content is also to stand on.
     `region_fallback_seconds` is how long nobody may consume the region's queue before work goes to
-    the base queue, None for never. The columns stand in the order of the migrations.
+    the base queue, None for never. `instant_upload` is one of
+    `InstantUploads`. The columns stand in the order of the migrations.
     """
 
     __tablename__ = "buckets"
@@ -44,6 +45,7 @@ class Bucket(Base):
     origin: Mapped[dict[str, Any] | None]
     backup: Mapped[dict[str, Any] | None]
     region_fallback_seconds: Mapped[float | None]
+    instant_upload: Mapped[str] = mapped_column(name_type(12), server_default="hash")
 
 
 class ChannelRecord(Base):

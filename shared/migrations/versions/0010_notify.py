@@ -96,10 +96,14 @@ def upgrade() -> None:
     op.create_index("ix_deliveries_subscription", "deliveries", ["subscription_id", "id"])
     with op.batch_alter_table("buckets") as buckets:
         buckets.add_column(sa.Column("region_fallback_seconds", sa.Double()))
+        buckets.add_column(
+            sa.Column("instant_upload", _name(12), nullable=False, server_default="hash")
+        )
 
 
 def downgrade() -> None:
     with op.batch_alter_table("buckets") as buckets:
+        buckets.drop_column("instant_upload")
         buckets.drop_column("region_fallback_seconds")
     for name in ("deliveries", "notifications", "subscriptions"):
         op.drop_table(name)
