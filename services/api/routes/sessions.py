@@ -28,12 +28,14 @@ from services.api.upload_views import (
     upload_view,
 )
 from services.api.uploads import client_metadata
+from services.api.views import DEFAULT_LIMIT, Cursor, Limit, PageView
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.limits import check_content_type, check_key
 from shared.catalog.models import SessionState
 from shared.catalog.uploading.assembly import bucket_of
 from shared.catalog.uploading.completing import Completed, complete_session
+from shared.catalog.uploading.lists import find_operation, list_sessions
 from shared.catalog.uploading.parts import parts_of
 from shared.catalog.uploading.removal import remove_session
 from shared.catalog.uploading.rules import SessionSpec, check_operation_id
@@ -106,6 +108,29 @@ async def post_upload(request: Request, caller: CallerDep, upload: BeginUpload) 
     view, is_new = await caller.write("objects:write", work)
     headers = {"location": f"/v1/uploads/{view['id']}"}
     return JSONResponse(view, status_code=201 if is_new else 200, headers=headers)
+
+
+@router.get("/uploads", summary="List uploads in parts", response_model=PageView[UploadView])
+async def get_uploads(
+    caller: CallerDep,
+    state: Annotated[SessionState, Query(description="Those in this state.")] = SessionState.OPEN,
+    operation_id: Annotated[
+        str | None, Query(max_length=191, description="Only this one, whatever its state.")
+    ] = None,
+    cursor: Cursor = None,
+    limit: Limit = DEFAULT_LIMIT,
+) -> JSONResponse:
+    """The newest first. Scope `objects:write`."""
+
+    def work(session: Session, principal: Principal) -> dict[str, Any]:
+        if operation_id is not None:
+            found = find_operation(session, principal.tenant_id, operation_id)
+            return {"items": [] if found is None else [upload_view(*found)], "next_cursor": None}
+        page = list_sessions(session, principal.tenant_id, state=state, before=cursor, limit=limit)
+        items = [upload_view(row, bucket) for row, bucket in page.items]
+        return {"items": items, "next_cursor": page.next_cursor}
+
+    return JSONResponse(await caller.read("objects:write", work))
 
 
 @router.get(

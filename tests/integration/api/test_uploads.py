@@ -105,6 +105,25 @@ def test_operation_is_the_same_upload_until_it_is_another_request(stack: Stack) 
         assert sorted(answer.status_code for answer in answers) == [200] * 5 + [201]
 
 
+def test_open_uploads_are_listed_and_operations_found(stack: Stack) -> None:
+    with stack.client() as client, stack.client(tenant=OTHER) as other:
+        begun = [begin(client, operation_id=f"op-{number}")["id"] for number in range(5)]
+        begin(other)
+        put(client, begun[4], 1, b"whole")
+        client.post(f"/uploads/{begun[4]}:complete")
+        first = client.get("/uploads", params={"limit": 3}).json()
+        assert [one["id"] for one in first["items"]] == [begun[3], begun[2], begun[1]]
+        rest = client.get("/uploads", params={"limit": 3, "cursor": first["next_cursor"]}).json()
+        assert [one["id"] for one in rest["items"]] == [begun[0]]
+        assert rest["next_cursor"] is None
+        waiting = client.get("/uploads", params={"state": "completing"}).json()["items"]
+        assert [(one["id"], one["bucket"]) for one in waiting] == [(begun[4], BUCKET)]
+        found = client.get("/uploads", params={"operation_id": "op-4"}).json()["items"]
+        assert [one["id"] for one in found] == [begun[4]]
+        assert other.get("/uploads", params={"operation_id": "op-4"}).json()["items"] == []
+        assert client.get("/uploads", params={"state": "odd"}).status_code == 422
+
+
 def test_what_cannot_be_meant_is_refused(stack: Stack) -> None:
     order = {"operation_id": "x", "bucket": BUCKET, "key": "a"}
     with stack.client() as client:

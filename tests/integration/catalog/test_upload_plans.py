@@ -13,6 +13,7 @@ from shared.catalog.sweeps import ends
 from shared.catalog.sweeps.staging import named
 from shared.catalog.uploading.assembly import read_assembly
 from shared.catalog.uploading.completing import complete_session
+from shared.catalog.uploading.lists import find_operation, list_sessions
 from shared.catalog.uploading.parts import StagedPart, put_part
 from shared.catalog.uploading.removal import (
     expired_sessions,
@@ -70,6 +71,8 @@ def test_no_statement_scans_or_sorts(world: World, bucket: int) -> None:
     put(world, upload, 1)
     put(world, upload, 1)
     world.run(lambda session: find_session(session, TENANT, upload.public_id))
+    world.run(lambda session: list_sessions(session, TENANT, state=SessionState.OPEN, before=9))
+    world.run(lambda session: find_operation(session, TENANT, "new"))
     frozen = complete(world, upload)
     world.run(lambda session: read_assembly(session, frozen.id, task_id=frozen.task_id or 0))
     world.run(lambda session: ends.page_of_waiting(session, 0))
