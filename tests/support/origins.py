@@ -25,6 +25,7 @@ from shared.catalog.models import Bucket, OriginMiss, OriginPull, OriginSegment,
 from shared.catalog.origins.policy import OriginPolicy
 from shared.catalog.origins.pulling import NothingToPull, Pulling, begin_pull, rule_of
 from shared.catalog.secret_box import SecretBox
+from shared.core.clock import Deadline
 from shared.core.failpoints import arm
 from shared.fetch import Fetcher, FetchLimits, FetchPolicy
 from shared.outbox import Execution
@@ -121,6 +122,11 @@ class OriginStand(Stand):
         """Return all pulls, by id."""
         statement = sa.select(OriginPull).order_by(OriginPull.id)
         return self.look(lambda session: list(session.scalars(statement)))
+
+    def staged_keys(self) -> set[str]:
+        """Return what lies in staging."""
+        old = self.staging.old(minimum_age_seconds=0.0, deadline=Deadline(20))
+        return {entry.key for entry in old}
 
     def miss(self, bucket_id: int, key: str) -> OriginMiss | None:
         """Return what is remembered of a key."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,13 +39,6 @@ STEPS = [
 ]
 LARGE_STEPS = ["origin.before_segment", "fenced.before_commit", "origin.after_segment"]
 LARGE_STEPS += ["origin.after_join", "origin.before_commit", "origin.after_commit"]
-
-
-@pytest.fixture
-def stand(blox_url: str, tmp_path: Path) -> Iterator[OriginStand]:
-    made = OriginStand(blox_url, tmp_path)
-    yield made
-    made.close()
 
 
 def test_many_that_ask_at_once_begin_one(stand: OriginStand) -> None:
@@ -147,5 +139,5 @@ def check_all(stand: OriginStand, bodies: dict[str, bytes]) -> None:
     assert stand.look(lambda session: list(origin_breaches(session, utc_now()))) == []
     assert stand.look(lambda session: list(hop_breaches(session, POLICY))) == []
     assert stand.segments() == []
-    assert list(stand.staging.old(minimum_age_seconds=0.0, deadline=Deadline(5))) == []
+    assert stand.staged_keys() == set()
     assert stand.waiting("origin") == stand.waiting("upload") == []
