@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import random
 from typing import Any
 
 import structlog
 
 from services.review.deps import Deps, Outside
+from services.review.resting import Resting
 from services.review.reviewers.finding import Finding, Outcome
 from shared.catalog import fenced
 from shared.catalog.asking import BY_DEADLINE, BY_POLL, BY_RESPONSE, Ask, AskStep
@@ -55,12 +57,16 @@ def ask(execution: Execution, case: Case, spec: WebhookSpec, deps: Deps) -> Find
         door = deps.db.run_session(asking.find_door, read_only=True)
         if door is None or deps.outside is None:
             current = asking.fail(current, f"the reviewer {spec.reviewer} cannot be asked here")
-        elif current.is_delivered:
-            current = asking.poll(current, door, deps.outside)
+        elif (rest_seconds := deps.outside.rests.seconds(asking.reviewer)) > 0:
+            return asking.wait(current, rest_seconds * random.uniform(1.0, 1.2), "has a rest")
         else:
-            current = asking.deliver(current, door, deps.outside)
+            go_on = asking.poll if current.is_delivered else asking.deliver
+            try:
+                current = go_on(current, door, deps.outside)
+            except Resting as error:
+                return asking.wait(current, error.seconds, "has a rest")
     if current.is_open:
-        return asking.wait(current)
+        return asking.wait(current, spec.poll_seconds, "answers later")
     return Finding(spec.name, Outcome(current.outcome), current.detail)
 
 
@@ -90,7 +96,8 @@ class _Asking:
         """Send the question, signed; the same id at every try."""
         body = json.dumps(self._question(current, outside)).encode()
         try:
-            answer = self._call("POST", door.url, door, current.ask_id, body, outside)
+            with outside.rests.asked(self.reviewer):
+                answer = self._call("POST", door.url, door, current.ask_id, body, outside)
         except _NoAnswer as error:
             return self.fail(current, str(error))
         except (UnavailableError, ThrottledError) as error:
@@ -110,7 +117,8 @@ class _Asking:
         if address is None:
             return current
         try:
-            answer = self._call("GET", address, door, current.ask_id, b"", outside)
+            with outside.rests.asked(self.reviewer):
+                answer = self._call("GET", address, door, current.ask_id, b"", outside)
         except (_NoAnswer, UnavailableError, ThrottledError) as error:
             _log.info("review_poll_failed", step_id=current.step_id, error=str(error))
             return current
@@ -130,12 +138,17 @@ class _Asking:
             lambda s: self._step.answered(s, current.ask_id, Outcome.ERROR, reason, BY_RESPONSE)
         )
 
-    def wait(self, current: Ask) -> Snooze:
-        """Give the lease back until a callback, the next poll or the deadline."""
+    @property
+    def reviewer(self) -> tuple[str, str]:
+        """Whose reviewer it is, and its name."""
+        return self._case.tenant_id, self._spec.reviewer
+
+    def wait(self, current: Ask, at_most: float, reason: str) -> Snooze:
+        """Give the lease back until a callback, the next look or the deadline."""
         failpoint("review.before_snooze")
         return Snooze(
-            min(max(0.0, current.left_seconds), self._spec.poll_seconds),
-            reason=f"{self._spec.name} answers later",
+            min(max(0.0, current.left_seconds), at_most),
+            reason=f"{self._spec.name} {reason}",
             ready=self._step.has_answer,
         )
 

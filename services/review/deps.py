@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from services.review.resting import Rests
 from services.review.sandbox import SandboxLimits
 from shared.catalog.context import Catalogue
 from shared.catalog.erasing import ChannelBook
@@ -23,8 +24,9 @@ class Outside:
     fetch: Fetcher
     secrets: SecretBox
     callback_base: str = ""
-    #: Seconds that one call may take.
-    call_seconds: float = 60.0
+    #: Seconds that one call may take; whoever needs longer answers by callback.
+    call_seconds: float = 15.0
+    rests: Rests = field(default_factory=Rests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 
+from services.review.resting import Rests
 from shared.catalog.models import ReviewStep, utc_now
 from shared.catalog.webhook_reviewers import delete_reviewer
 from shared.core.errors import ConflictError, InvalidError, UnauthorizedError
@@ -20,6 +22,7 @@ from tests.integration.handlers.asking import (
     register,
     step_of,
 )
+from tests.support.eventually import eventually
 from tests.support.handlers import TENANT, Stand
 from tests.support.reviewer import Asked, Reviewer, later, running_reviewer, says
 
@@ -311,6 +314,9 @@ def test_reviewer_that_is_away_fails_by_the_policy_and_may_be_asked_again(
     stand: Stand, reviewer: Reviewer
 ) -> None:
     reviewer.script = lambda _asked: (500, {})
+    assert stand.review.outside is not None
+    patient = replace(stand.review.outside, rests=Rests(failures=100))
+    stand.review = replace(stand.review, outside=patient)
     put = stand.put(asking_bucket(stand, reviewer), "a.txt", GOOD)
     while stand.work(put.task_id) != "failed":
         stand.bench.set(put.task_id or 0, state="pending")
@@ -350,3 +356,24 @@ def test_secrets_are_sealed_at_rest(stand: Stand, reviewer: Reviewer) -> None:
     with stand.db.engine.connect() as connection:
         sealed = connection.scalar(sa.text("SELECT secrets FROM webhook_reviewers"))
     assert reviewer.secrets[0].removeprefix("whsec_") not in str(sealed)
+
+
+def test_reviewer_that_does_not_answer_has_a_rest_and_costs_no_attempt(
+    stand: Stand, reviewer: Reviewer
+) -> None:
+    assert stand.review.outside is not None
+    outside = replace(stand.review.outside, rests=Rests(failures=2, rest_seconds=1.0))
+    stand.review = replace(stand.review, outside=outside)
+    bucket = asking_bucket(stand, reviewer)
+    reviewer.script = lambda _asked: (503, {})
+    puts = [stand.put(bucket, f"{n}.txt", b"text %d" % n) for n in range(4)]
+    for put in puts:
+        assert stand.work(put.task_id) == "scheduled"
+    assert [stand.task(put.task_id)["attempt"] for put in puts] == [1, 1, 0, 0]
+    assert len(reviewer.asked) == 2
+    # A callback is heard meanwhile, and when the rest is over it is asked again.
+    call_back(stand, reviewer, puts[2], {"outcome": "pass"})
+    assert stand.work(puts[2].task_id) == "completed"
+    reviewer.script = says("pass")
+    eventually(lambda: not outside.rests.seconds((TENANT, "elsewhere")))
+    assert [stand.work(put.task_id) for put in (puts[3], puts[0], puts[1])] == ["completed"] * 3
