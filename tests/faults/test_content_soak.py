@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from services.cli.supervisor import EmbeddedStack
 from shared.outbox.schema import tasks
+from shared.storage.file_root import TEMPORARY
 from tests.faults.crowd import Crowd
 from tests.faults.test_storm import check, settings
 from tests.servers.redis import RedisServer
@@ -122,7 +123,10 @@ def assert_empty(stack: EmbeddedStack, database_url: str) -> None:
         for root in roots
         if root is not None
         for path in root.rglob("*")
-        if path.is_file() and path.name != ".channel"
+        if path.is_file()
+        and path.name != ".channel"
+        # Half a file of a process that was killed is swept when it is a day old.
+        and path.relative_to(root).parts[0] != TEMPORARY
     ]
     assert left == []
 
