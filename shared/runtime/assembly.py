@@ -43,10 +43,11 @@ def assemble(settings: Settings, metrics: Metrics, *, threads: int) -> Parts:
     """Make the parts of one process, whose `threads` use the database at a time."""
     engine = build_engine(settings, threads=threads, observe_wait=metrics.observe_pool_wait)
     secrets = SecretBox(settings.secret_key.get_secret_value())
+    meter = ChannelMeter(metrics)
     channels = ChannelCatalogue(
         engine,
         secrets,
-        channels=ObservedChannels(ChannelMeter(metrics)),
+        channels=ObservedChannels(meter),
         on_event=metrics.count_cache("channels"),
     )
     outbox = Outbox(
@@ -69,7 +70,9 @@ def assemble(settings: Settings, metrics: Metrics, *, threads: int) -> Parts:
             switched_off=settings.services.switched_off,
         ),
         channels=channels,
-        staging=open_staging(settings, node=lambda: outbox.context.node),
+        staging=open_staging(
+            settings, node=lambda: outbox.context.node, channels=ObservedChannels(meter)
+        ),
         secrets=secrets,
         slots=ChannelSlots(outbox.resources),
     )
@@ -86,10 +89,15 @@ def open_slots(settings: Settings) -> RedisSlots:
     )
 
 
-def open_staging(settings: Settings, *, node: Callable[[], str] | None = None) -> Staging:
+def open_staging(
+    settings: Settings,
+    *,
+    node: Callable[[], str] | None = None,
+    channels: Channels | None = None,
+) -> Staging:
     """Return the staging area; it must have been prepared, by the API's start or by hand.
 
-    `node` names this process as the table of processes does.
+    `node` names this process as the table of processes does; `channels` opens (and counts) buckets.
     """
     own = settings.staging
     if own.kind == "file":
@@ -101,7 +109,7 @@ def open_staging(settings: Settings, *, node: Callable[[], str] | None = None) -
         {**where, **({"region": own.region} if own.region else {})},
         {"access_key": own.access_key, "secret_key": own.secret_key.get_secret_value()},
     )
-    channel = Channels().open(spec).channel
+    channel = (channels or Channels()).open(spec).channel
     ground = ObjectGround(
         channel, node=node, part_bytes=own.part_bytes, memory_bytes=own.memory_bytes
     )
