@@ -64,6 +64,7 @@ def limits(settings: Settings) -> ReplicaLimits:
         retry_seconds=own.retry_seconds,
         grace_seconds=settings.grace_seconds,
         sample=own.sample,
+        again_seconds=own.again_seconds,
         deep_ratio=own.deep_ratio,
         deep_bytes=own.deep_bytes,
     )

@@ -194,14 +194,16 @@ class ReplicaSettings(Group):
 
     `backlog`: nothing is planned for a channel on which so many copies wait already. `versions`:
     how many are compared with one rule. `retry_seconds`: when a failed copy is tried again.
-    `sample`: locations that are asked for on one channel; the content of each is read back with
-    the probability `deep_ratio`, and while `deep_bytes` last.
+    `sample`: locations that are asked for on one channel; what was not there is asked for again
+    after `again_seconds` at the earliest. The content of each is read back with the probability
+    `deep_ratio`, and while `deep_bytes` last.
     """
 
     backlog: int = pydantic.Field(10_000, ge=1)
     versions: int = pydantic.Field(20_000, ge=1)
     retry_seconds: float = pydantic.Field(3600.0, ge=0)
     sample: int = pydantic.Field(1000, ge=0)
+    again_seconds: float = pydantic.Field(60.0, ge=0)
     deep_ratio: float = pydantic.Field(0.01, ge=0, le=1)
     deep_bytes: int = pydantic.Field(256 * MIB, ge=0)
 

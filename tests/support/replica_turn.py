@@ -26,7 +26,7 @@ def main() -> None:
     """Take one turn."""
     url, root, failpoint = sys.argv[1:]
     stand = Stand(url, Path(root), node="doomed")
-    limits = ReplicaLimits(grace_seconds=0.0, retry_seconds=0.0)
+    limits = ReplicaLimits(grace_seconds=0.0, retry_seconds=0.0, again_seconds=0.0)
     job = ReplicaJob(stand.db, stand.catalogue, stand.channels, limits)
     arm(f"{failpoint}=kill")
     job.run_once(lambda: None)

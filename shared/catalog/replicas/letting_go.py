@@ -139,14 +139,16 @@ def _give_up(session: Session, *, blob_id: int, channel: str, proven_id: int | N
     asked = wanted(session, blob_id)
     if row is None or row.state == ReplicaState.GONE or channel in asked.replicas:
         return "over"
-    location = None if row.location_id is None else lock_location(session, row.location_id)
+    ids = sorted(one for one in (row.location_id, proven_id) if one is not None)
+    locked = {one: lock_location(session, one) for one in ids}
+    location = None if row.location_id is None else locked[row.location_id]
     is_extra = (
         location is not None
         and location.state == LocationState.STORED
         and not asked.allows(channel)
     )
     if is_extra and location is not None:
-        proven = None if proven_id is None else lock_location(session, proven_id)
+        proven = None if proven_id is None else locked[proven_id]
         if proven is None or proven.state != LocationState.STORED or proven.blob_id != blob_id:
             return "kept"
         location.state, location.condemned_at = LocationState.CONDEMNED, utc_clock()

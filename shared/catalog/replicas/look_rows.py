@@ -17,6 +17,7 @@ from shared.catalog.models import (
     LocationState,
     by_index,
     utc_clock,
+    utc_now,
 )
 
 
@@ -78,6 +79,12 @@ def again(session: Session, *, audit: LocationAudit, channel: str, limit: int) -
         Location.state == LocationState.STORED,
     )
     return [Place._make(row) for row in session.execute(statement.order_by(Location.id))]
+
+
+def is_early(session: Session, *, audit: LocationAudit, seconds: float) -> bool:
+    """Tell whether the last turn was less than so many seconds ago."""
+    earliest = session.scalar(sa.select(utc_now(-seconds)))
+    return earliest is not None and audit.turned_at > earliest
 
 
 def suspects_of(audit: LocationAudit) -> dict[int, str]:

@@ -92,8 +92,15 @@ class Looking:
         turn = _Turn(Deadline(self._limits.look_seconds), self._limits.deep_bytes)
         suspects: dict[int, str] = {}
         cursor, checked, lost, error = audit.cursor, 0, 0, None
+        is_early = self._db.run_session(
+            partial(look_rows.is_early, audit=audit, seconds=self._limits.again_seconds),
+            read_only=True,
+        )
+        if is_early:
+            # Another process has just looked: two looks must be some time apart.
+            suspects |= look_rows.suspects_of(audit)
         try:
-            for place in self._places(look_rows.again, audit, name):
+            for place in () if is_early else self._places(look_rows.again, audit, name):
                 check()
                 fault = self._see(opened, place, turn, check, counts, is_deep=True)
                 if fault:

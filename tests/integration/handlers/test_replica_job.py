@@ -22,7 +22,9 @@ CONTENT = b"hello world"
 
 def turn(stand: Stand, **limits: Any) -> Counter[str]:
     """Take one turn of the job."""
-    chosen = ReplicaLimits(**{"grace_seconds": 0.0, "retry_seconds": 0.0, **limits})
+    chosen = ReplicaLimits(
+        **{"grace_seconds": 0.0, "retry_seconds": 0.0, "again_seconds": 0.0, **limits}
+    )
     job = ReplicaJob(stand.db, stand.catalogue, stand.channels, chosen)
     return job.run_once(lambda: None)
 
@@ -163,6 +165,8 @@ def test_a_lost_copy_is_repaired_from_another(copies: Copies, stand: Stand, chan
     stand.work_all("replica")
     lost = lose(copies, blob, channel)
     assert turn(stand)["suspects"] == 1
+    # Two looks must be some time apart.
+    assert turn(stand, again_seconds=60.0)["suspects"] == 1
     assert stand.waiting("replica") == []
     counts = turn(stand)
     assert counts["repair"] == 1
