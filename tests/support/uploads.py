@@ -121,3 +121,9 @@ def backdate(stand: Stand, upload: UploadSession, *, only: str | None = None) ->
     if only is not None:
         change = change.where(UploadSession.state == only)
     stand.db.run_session(lambda session: session.execute(change.values(expires_at=utc_now(-1.0))))
+
+
+def files(stand: Stand) -> set[str]:
+    """Return the keys of the files in staging."""
+    old = stand.staging.old(minimum_age_seconds=0.0, deadline=Deadline(5))
+    return {entry.key for entry in old}

@@ -70,8 +70,18 @@ def test_large_bodies_pass_in_constant_memory(server: dict[str, str]) -> None:
             assert digest.hexdigest() == expected
             done.append(number)
 
+        def put_part() -> None:
+            order = {"operation_id": "large", "bucket": BUCKET, "key": "large"}
+            upload = client.post("/uploads", json=order).json()["id"]
+            body = (BLOCK for _ in range(SIZE // len(BLOCK)))
+            headers = {"content-length": str(SIZE)}
+            answer = client.put(f"/uploads/{upload}/parts/1", content=body, headers=headers)
+            assert answer.json()["sha256"] == expected
+            done.append(CLIENTS - 1)
+
         done: list[int] = []
-        threads = [threading.Thread(target=put_and_get, args=(n,)) for n in range(CLIENTS)]
+        threads = [threading.Thread(target=put_and_get, args=(n,)) for n in range(CLIENTS - 1)]
+        threads.append(threading.Thread(target=put_part))
         with peak:
             for thread in threads:
                 thread.start()

@@ -1,0 +1,140 @@
+"""Uploads in parts that come to nothing, or have to wait: what is told, and what is left."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shared.catalog.buckets import delete_bucket
+from shared.catalog.models import SessionState
+from shared.core.clock import Deadline
+from shared.core.errors import ConflictError, NotFoundError
+from shared.outbox.cancel import cancel
+from shared.outbox.manual import retry
+from shared.storage.errors import ChannelError, ChannelFull, ChannelUnavailable
+from shared.storage.faulty import FaultyChannel
+from shared.storage.file import FileChannel
+from shared.storage.staging import Staging
+from tests.integration.handlers.sweeping import passes, sweeper
+from tests.support.handlers import TENANT, Stand
+from tests.support.uploads import (
+    abort,
+    backdate,
+    begin,
+    complete,
+    files,
+    frozen,
+    outcome,
+    parts,
+    row,
+    send,
+    version_of,
+)
+
+PARTS = [os.urandom(200_000), os.urandom(150_000), b"the end"]
+WHOLE = b"".join(PARTS)
+
+
+def test_abort_ends_the_task_and_leaves_nothing(stand: Stand) -> None:
+    upload = frozen(stand, stand.bucket(), "a", PARTS)
+    assert abort(stand, upload)
+    assert row(stand, upload) is None
+    assert files(stand) == set()
+    assert stand.state(upload.task_id) == "cancelled"
+    with pytest.raises(NotFoundError):
+        send(stand, upload, 1, b"late")
+    with pytest.raises(ConflictError):
+        retry(stand.bench.context, upload.task_id or 0, by="test")
+
+
+def test_abort_stops_a_running_assembly(stand: Stand, other: Stand) -> None:
+    bucket = stand.bucket()
+    upload = frozen(stand, bucket, "a", PARTS)
+    execution = other.claim(upload.task_id)
+    assert abort(stand, upload)
+    assert other.run(execution) == "cancelled"
+    assert stand.work_all("upload") == []
+    passes(sweeper(stand), 2)
+    assert files(stand) == set()
+
+
+def test_cancelled_task_fails_its_upload_which_can_be_tried_again(stand: Stand) -> None:
+    upload = frozen(stand, stand.bucket(), "a", PARTS)
+    assert upload.task_id is not None
+    cancel(stand.bench.context, stand.bench.enqueuer, upload.task_id, by="test", tenant_id=TENANT)
+    state, result = outcome(stand, upload)
+    assert (state, result["code"]) == ("failed", "cancelled")
+    passes(sweeper(stand), 2)
+    assert len(files(stand)) == len(PARTS)
+    retry(stand.bench.context, upload.task_id, by="test")
+    assert stand.work(upload.task_id) == "completed"
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"),
+    [
+        (ChannelFull("full"), ("put", "create_upload")),
+        (ChannelUnavailable("away"), ("get",)),
+    ],
+)
+def test_staging_that_is_full_or_away_is_waited_for(
+    stand: Stand, tmp_path: Path, error: ChannelError, calls: tuple[str, ...]
+) -> None:
+    faulty = FaultyChannel(FileChannel(tmp_path / "bucket", name="staging", create=True))
+    stand.staging = Staging(faulty)
+    stand.upload = replace(stand.upload, staging=stand.staging)
+    upload = frozen(stand, stand.bucket(), "a", PARTS)
+    faulty.fail_always(error, *calls)
+    assert stand.work(upload.task_id) == "scheduled"
+    waiting = row(stand, upload)
+    assert waiting is not None
+    assert (waiting.state, waiting.result) == (SessionState.COMPLETING, None)
+    faulty.heal()
+    assert stand.work_all("upload") == ["completed"]
+    assert stand.work_all("upload") == ["completed"]
+    assert stand.stored_bytes(version_of(stand, upload).id) == WHOLE
+    assert files(stand) == set()
+
+
+def test_lost_part_is_a_failure_that_names_it(stand: Stand) -> None:
+    upload = frozen(stand, stand.bucket(), "a", PARTS)
+    stand.staging.remove(parts(stand, upload)[1].staging_key, deadline=Deadline(5))
+    assert stand.work(upload.task_id) == "failed"
+    assert outcome(stand, upload)[1]["code"] == "source_missing"
+
+
+def test_expired_upload_takes_no_part_and_is_swept(stand: Stand) -> None:
+    bucket = stand.bucket()
+    upload = begin(stand, bucket, "a")
+    send(stand, upload, 1, b"one")
+    passes(sweeper(stand), 2)
+    assert len(files(stand)) == 1
+    backdate(stand, upload)
+    with pytest.raises(ConflictError) as refused:
+        send(stand, upload, 2, b"two")
+    assert refused.value.code == "upload_expired"
+    with pytest.raises(ConflictError):
+        complete(stand, upload)
+    # Begun again in time it lives on with what it has.
+    assert begin(stand, bucket, "a").id == upload.id
+    send(stand, upload, 2, b"two")
+    backdate(stand, upload)
+    passes(sweeper(stand), 2)
+    assert row(stand, upload) is None
+    assert files(stand) == set()
+
+
+def test_upload_into_a_bucket_that_is_gone_fails_or_is_swept(stand: Stand) -> None:
+    bucket = stand.bucket()
+    upload = frozen(stand, bucket, "a", PARTS)
+    left = begin(stand, bucket, "b")
+    send(stand, left, 1, b"one")
+    stand.db.run_session(lambda session: delete_bucket(session, TENANT, "photos"))
+    assert stand.work(upload.task_id) == "failed"
+    assert outcome(stand, upload)[1]["code"] == "bucket_not_found"
+    passes(sweeper(stand), 2)
+    assert row(stand, left) is None
+    assert files(stand) == set()
