@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from shared.core.clock import monotonic
 from shared.core.errors import StopError, UnavailableError
 from shared.storage.breaker import Breaker
 from shared.storage.errors import BreakerOpen
-
 
 #: Failures in a row after which a reviewer has a rest.
 FAILURES = 3
@@ -34,8 +34,14 @@ class Resting(Exception):
 class Rests:
     """Who has a rest. Thread-safe."""
 
-    def __init__(self, *, failures: int = FAILURES, rest_seconds: float = REST_SECONDS) -> None:
-        self._failures, self._rest_seconds = failures, rest_seconds
+    def __init__(
+        self,
+        *,
+        failures: int = FAILURES,
+        rest_seconds: float = REST_SECONDS,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._failures, self._rest_seconds, self._clock = failures, rest_seconds, clock
         self._lock = threading.Lock()
         self._breakers: OrderedDict[tuple[str, str], Breaker] = OrderedDict()
 
@@ -72,7 +78,10 @@ class Rests:
     def _of(self, reviewer: tuple[str, str]) -> Breaker:
         with self._lock:
             breaker = self._breakers.pop(reviewer, None) or Breaker(
-                reviewer[1], failures=self._failures, open_seconds=self._rest_seconds
+                reviewer[1],
+                failures=self._failures,
+                open_seconds=self._rest_seconds,
+                clock=self._clock,
             )
             self._breakers[reviewer] = breaker
             while len(self._breakers) > _MOST:

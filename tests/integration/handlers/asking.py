@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from shared.catalog.models import ReviewStep
+from shared.catalog.models import ReviewStep, utc_now
 from shared.catalog.puts import PutAnswer
 from shared.catalog.review_callbacks import CallbackAnswer, accept_callback
 from shared.catalog.webhook_reviewers import put_reviewer
@@ -75,3 +75,14 @@ def call_back(
             now=time.time(),
         )
     )
+
+
+def end_wait(stand: Stand) -> None:
+    """Let the time of every step that waits be over."""
+    with stand.db.engine.begin() as connection:
+        connection.execute(sa.update(ReviewStep).values(deadline_at=utc_now(-1)))
+
+
+def states(stand: Stand, version_id: int) -> tuple[str, str]:
+    """Return the states of a version's review and of the version."""
+    return stand.review_of(version_id).state, stand.version(version_id).state

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.handlers import Stand
+from tests.support.reviewer import Reviewer, running_reviewer
 
 
 @pytest.fixture
@@ -24,3 +25,10 @@ def other(blox_url: str, tmp_path: Path, stand: Stand) -> Iterator[Stand]:
     made = Stand(blox_url, tmp_path, node="node-2")
     yield made
     made.close()
+
+
+@pytest.fixture
+def reviewer() -> Iterator[Reviewer]:
+    """A reviewer elsewhere, that nobody has registered yet."""
+    with running_reviewer() as made:
+        yield made

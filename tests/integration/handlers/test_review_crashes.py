@@ -5,7 +5,6 @@ Then another worker goes on, and the invariants hold as if nobody had died.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from tests.integration.handlers.asking import GOOD, asking_bucket, call_back, st
 from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.crash import crash
 from tests.support.handlers import TENANT, Stand
-from tests.support.reviewer import Reviewer, running_reviewer, says
+from tests.support.reviewer import Reviewer, says
 
 pytestmark = pytest.mark.databases("mariadb")
 
@@ -50,12 +49,6 @@ AGAIN_STEPS = [
     "complete.after_commit",
 ]
 RUN_STEPS = ["fenced.before_commit", "review.after_page", "complete.before_commit"]
-
-
-@pytest.fixture
-def reviewer() -> Iterator[Reviewer]:
-    with running_reviewer() as made:
-        yield made
 
 
 def die(stand: Stand, root: Path, task_id: int | None, failpoint: str) -> None:

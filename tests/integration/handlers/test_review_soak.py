@@ -28,7 +28,7 @@ from tests.integration.handlers.test_soak import lose_lease
 from tests.support.eventually import eventually
 from tests.support.handlers import TENANT, Stand
 from tests.support.outbox import Thread
-from tests.support.reviewer import Reviewer, running_reviewer
+from tests.support.reviewer import Reviewer
 
 pytestmark = pytest.mark.databases("mariadb")
 
@@ -42,12 +42,6 @@ POLICIES: list[dict[str, Any]] = [
     {"reject_keywords": ["perhaps"], "doubtful_keywords": ["another"]},
     {"doubtful_keywords": ["perhaps"], "fail_mode": "human"},
 ]
-
-
-@pytest.fixture
-def reviewer() -> Iterator[Reviewer]:
-    with running_reviewer() as made:
-        yield made
 
 
 @pytest.fixture
