@@ -111,13 +111,14 @@ def end_living(
             locked.row.generation += 1
             session.flush()
         return None
-    locked.row.generation += 1
     unfinished = [version for version in living if version.state in UNFINISHED]
     superseded = end_versions(session, catalogue, locked, unfinished, state=VersionState.DELETED)
     task_id = None
     for version in living:
         if version.state == VersionState.STORED:
             task_id = end_stored(session, catalogue, locked, version)
+    # Written together with what `refresh` sets.
+    locked.row.generation += 1
     refresh(session, locked)
     # The newest is what a reader saw go.
     emit(session, catalogue, max(living, key=lambda one: one.generation), EventType.DELETED)

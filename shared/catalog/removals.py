@@ -5,6 +5,7 @@ The row keeps how far it got: whoever goes on begins behind `cursor`, and nothin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -175,8 +176,11 @@ class PageCommit:
         stored = (locked.stored for locked in self._keys.values())
         kept = held(session, [version.id for version in stored if version is not None])
         superseded: list[int] = []
+        counts: Counter[str] = Counter()
         for _, locked in sorted(self._keys.items()):
-            superseded += self._remove(session, removal, locked, kept)
+            superseded += self._remove(session, removal, locked, kept, counts)
+        for name, count in counts.items():
+            setattr(removal, name, getattr(removal, name) + count)
         removal.cursor = self._named[-1].key
         session.flush()
         if superseded:
@@ -184,18 +188,23 @@ class PageCommit:
         return removal
 
     def _remove(
-        self, session: Session, removal: Removal, locked: LockedKey, kept: set[int]
+        self,
+        session: Session,
+        removal: Removal,
+        locked: LockedKey,
+        kept: set[int],
+        counts: Counter[str],
     ) -> list[int]:
         newest, served, stored = removal.newest_version_id, locked.served, locked.stored
         if stored is not None and stored.id <= newest and stored.id in kept:
-            removal.held_keys += 1
+            counts["held_keys"] += 1
             return []
         living = [version for version in locked.versions.values() if version.state in LIVING]
         if any(version.id > newest for version in living):
-            removal.newer_keys += 1
+            counts["newer_keys"] += 1
         elif living:
-            removal.deleted_keys += 1
-            removal.deleted_bytes += 0 if served is None else served.size_bytes
+            counts["deleted_keys"] += 1
+            counts["deleted_bytes"] += 0 if served is None else served.size_bytes
         if removal.is_dry_run:
             return []
         ended = end_living(session, self._catalogue, locked, newest_version_id=newest)
