@@ -9,7 +9,8 @@ from shared.catalog.models import SessionState
 from shared.catalog.sweeps.context import Pass, SweepContext
 from shared.catalog.uploading.removal import (
     expired_sessions,
-    forget_expired,
+    forget_failed,
+    forget_results,
     give_up_open,
     homeless_sessions,
     remove_session,
@@ -34,10 +35,10 @@ class SessionSweep:
         for session_id in self._expired(SessionState.ABORTED, turn):
             if turn.may_remove("removed", session_id=session_id):
                 self._remove(session_id, turn)
-        for state in (SessionState.FAILED, SessionState.DONE):
-            for session_id in self._expired(state, turn):
-                if turn.may_remove("forgotten", session_id=session_id):
-                    self._forget(session_id, turn)
+        for session_id in self._expired(SessionState.FAILED, turn):
+            if turn.may_remove("released", session_id=session_id):
+                self._release(session_id, turn)
+        self._forget(turn)
 
     def _expired(self, state: SessionState, turn: Pass) -> Iterator[int]:
         """Yield each of them once, also one that stays."""
@@ -65,8 +66,17 @@ class SessionSweep:
             # Staging does not answer, or the row is locked: the next pass goes on.
             turn.counts["removals_failed"] += 1
 
-    def _forget(self, session_id: int, turn: Pass) -> None:
-        released = self._context.db.run_session(lambda session: forget_expired(session, session_id))
+    def _forget(self, turn: Pass) -> None:
+        """Delete results, however many: each is a row that nobody asks for again."""
+        while not (self._context.limits.dry_run or turn.deadline.expired()):
+            turn.check()
+            forgotten = self._context.db.run_session(forget_results)
+            turn.counts["forgotten"] += forgotten
+            if not forgotten:
+                return
+
+    def _release(self, session_id: int, turn: Pass) -> None:
+        released = self._context.db.run_session(lambda session: forget_failed(session, session_id))
         for key in released:
             try:
                 self._context.staging.remove(key, deadline=turn.deadline)

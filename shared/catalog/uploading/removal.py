@@ -87,15 +87,31 @@ def give_up_open(session: Session, catalogue: Catalogue, session_id: int) -> boo
     return True
 
 
-def forget_expired(session: Session, session_id: int) -> tuple[str, ...]:
-    """Let go of a failed session's parts, or of a result that was kept for long enough.
+def forget_results(session: Session) -> int:
+    """Delete a page of done sessions whose results were kept for long enough; returns how many."""
+    gone = expired_sessions(session, SessionState.DONE)
+    for session_id in sorted(gone):
+        session.execute(
+            sa.delete(UploadSession)
+            .where(
+                UploadSession.id == session_id,
+                UploadSession.state == SessionState.DONE,
+                UploadSession.expires_at <= utc_now(),
+            )
+            .execution_options(synchronize_session=False)
+        )
+    return len(gone)
+
+
+def forget_failed(session: Session, session_id: int) -> tuple[str, ...]:
+    """Let go of a failed session's parts, and later of its reason, kept for long enough.
 
     Returns the staging files that nobody names after the commit.
     """
     found = lock_session_by_id(session, session_id)
     if (
         found is None
-        or found.row.state not in (SessionState.FAILED, SessionState.DONE)
+        or found.row.state != SessionState.FAILED
         or not _is_over(found.row, found.now)
     ):
         return ()

@@ -17,6 +17,7 @@ from shared.catalog.uploading.lists import find_operation, list_sessions
 from shared.catalog.uploading.parts import StagedPart, put_part
 from shared.catalog.uploading.removal import (
     expired_sessions,
+    forget_results,
     give_up_open,
     homeless_sessions,
 )
@@ -78,6 +79,7 @@ def test_no_statement_scans_or_sorts(world: World, bucket: int) -> None:
     world.run(lambda session: ends.page_of_waiting(session, 0))
     world.run(lambda session: expired_sessions(session, SessionState.OPEN))
     world.run(homeless_sessions)
+    world.run(forget_results)
     world.run(lambda session: give_up_open(session, world.catalogue, frozen.id))
     world.run(lambda session: named(session, [new_id() for _ in range(20)]))
     world.run(lambda session: abort_session(session, world.catalogue, TENANT, upload.public_id))

@@ -66,6 +66,13 @@ def test_parts_become_a_version_as_a_put_makes_it(stand: Stand) -> None:
     assert stand.work(version.task_id) == "completed"
     assert stand.stored_bytes(version.id) == WHOLE
     assert files(stand) == set()
+    # The result is kept for its time, however many sweeps pass.
+    passes(sweeper(stand), 2)
+    assert outcome(stand, upload) == (state, result)
+    backdate(stand, upload)
+    passes(sweeper(stand))
+    assert row(stand, upload) is None
+    assert stand.stored_bytes(version.id) == WHOLE
 
 
 def test_lone_part_is_taken_as_it_is(stand: Stand) -> None:
