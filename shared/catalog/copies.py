@@ -95,11 +95,20 @@ def copy_object(session: Session, catalogue: Catalogue, order: CopyOrder) -> Put
     _judge(session, bucket, order, source, target, version)
     blob = source.blob_of(version)
     facts = _facts(session, order, version)
-    if not is_placed(session, blob, bucket):
+    # Within a bucket its bytes are where they were, whatever channels it names by now.
+    is_within = order.source_bucket_id == order.target_bucket_id
+    if not (is_within or is_placed(session, blob, bucket)):
         catalogue.need("replica")
         return _begin(session, catalogue, bucket, order, version, blob, target, facts)
     return write_copy(
-        session, catalogue, bucket, source if order.is_move else None, target, version, blob, facts
+        session,
+        catalogue,
+        bucket,
+        target,
+        version=version,
+        blob=blob,
+        facts=facts,
+        moved_from=source if order.is_move else None,
     )
 
 
@@ -107,11 +116,12 @@ def write_copy(
     session: Session,
     catalogue: Catalogue,
     bucket: Bucket,
-    moved_from: LockedKey | None,
     target: LockedKey,
+    *,
     version: Version,
     blob: Blob,
     facts: Facts,
+    moved_from: LockedKey | None = None,
 ) -> PutAnswer:
     """Make the target's new version, and end the source's when it is a move; all is locked."""
     target.blobs[blob.id] = target.winner = blob

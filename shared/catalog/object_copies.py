@@ -132,7 +132,14 @@ class ObjectCopyCommit:
         )
         copy.state, copy.ended_at = CopyState.COMPLETED, utc_clock()
         answer = write_copy(
-            session, self._catalogue, bucket, moved_from, target, version, blob, facts
+            session,
+            self._catalogue,
+            bucket,
+            target,
+            version=version,
+            blob=blob,
+            facts=facts,
+            moved_from=moved_from,
         )
         copy.version_id = answer.version_id
         session.flush()

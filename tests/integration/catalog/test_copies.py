@@ -307,6 +307,15 @@ def test_copy_to_another_channel_waits_for_its_bytes(world: World, bucket: int) 
     world.check()
 
 
+def test_copy_within_a_bucket_is_a_reference_whatever_channels_it_names(
+    world: World, bucket: int
+) -> None:
+    world.put_stored(bucket, "k")
+    world.run(lambda session: session.execute(sa.text("UPDATE buckets SET channels = '[\"b\"]'")))
+    assert copy(world, bucket, "k", "moved", is_move=True).state == "stored"
+    world.check()
+
+
 def test_later_write_to_the_target_wins(world: World, bucket: int) -> None:
     world.put_stored(bucket, "k")
     into = elsewhere(world)
