@@ -52,7 +52,9 @@ class RangeError(RequestError):
     responses={
         200: RAW_CONTENT,
         206: {**RAW_CONTENT, "description": "The bytes of the range."},
+        302: {"description": "Not here yet: its origin has it."},
         304: {"description": "Not modified."},
+        503: {"description": "On its way from its origin; see Retry-After."},
     },
     openapi_extra={"parameters": READ_HEADERS},
 )
