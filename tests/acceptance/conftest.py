@@ -51,7 +51,7 @@ def product(
     stack = EmbeddedStack(
         directory,
         variables=variables,
-        workers={"upload": 1, "review": 1, "delete": 1, "origin": 1},
+        workers={"upload": 1, "review": 1, "delete": 1, "origin": 1, "replica": 1},
     )
     engine = sa.create_engine(variables["BLOX_DATABASE_URL"])
     try:
