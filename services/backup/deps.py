@@ -12,10 +12,15 @@ from shared.outbox.db import Database
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deps:
-    """The database, the catalogue and the channels; `page_versions` are enumerated at a time."""
+    """The database, the catalogue and the channels.
+
+    `page_versions` are enumerated at a time. `settle_seconds` after a snapshot no commit is under
+    way any more that began before it: beyond the time limit of the outbox's transactions.
+    """
 
     db: Database
     catalogue: Catalogue
     channels: ChannelBook
     slots: ChannelSlots = field(default_factory=ChannelSlots)
     page_versions: int = 200
+    settle_seconds: float = 10.0

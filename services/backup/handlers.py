@@ -17,7 +17,12 @@ from services.backup.writing import write_manifest
 from shared.catalog import fenced
 from shared.catalog.backups.counts import count_items
 from shared.catalog.backups.enumerating import PageCommit
-from shared.catalog.backups.runs import PINS_EXPIRED, has_open_items, lock_run
+from shared.catalog.backups.runs import (
+    PINS_EXPIRED,
+    begin_last_round,
+    has_open_items,
+    lock_run,
+)
 from shared.catalog.backups.snapshot import Cursor
 from shared.catalog.models import BackupRun, BackupRunState, utc_clock
 from shared.catalog.payloads import RunBackup
@@ -44,8 +49,14 @@ def run(execution: Execution, payload: RunBackup, deps: Deps) -> Snooze | Fail |
         return None
     if current.state != BackupRunState.OPEN:
         raise SupersededError(f"the run is {current.state}", run_id=current.id)
-    _enumerate(execution, current, deps)
+    cursor = _enumerate(execution, current, deps)
     counts, seconds_left, age_seconds = _count(execution, current.id, deps)
+    if not cursor.is_last:
+        if age_seconds < deps.settle_seconds:
+            wait_seconds = deps.settle_seconds - age_seconds
+            return Snooze(wait_seconds, reason="commits may be under way from before the snapshot")
+        _enumerate_again(execution, current.id, deps)
+        counts, seconds_left, age_seconds = _count(execution, current.id, deps)
     if counts["failed"]:
         return Fail("items_failed", f"{counts['failed']} contents could not be copied")
     if seconds_left <= 0:
@@ -72,7 +83,20 @@ def _read(session: Session, run_id: int) -> BackupRun:
     return found
 
 
-def _enumerate(execution: Execution, current: BackupRun, deps: Deps) -> None:
+def _enumerate_again(execution: Execution, run_id: int, deps: Deps) -> None:
+    """Go over the snapshot once more: what it holds is certain by now."""
+    fenced.fenced(
+        execution,
+        deps.db,
+        lock=lambda session: lock_run(session, run_id),
+        body=lambda session: begin_last_round(session, run_id),
+    )
+    failpoint("backup.after_round")
+    current = deps.db.run_session(lambda session: _read(session, run_id), read_only=True)
+    _enumerate(execution, current, deps)
+
+
+def _enumerate(execution: Execution, current: BackupRun, deps: Deps) -> Cursor:
     """Make the items of all pages that are left, each page in one fenced transaction."""
     cursor = Cursor.load(current.cursor)
     while not cursor.is_done:
@@ -81,6 +105,7 @@ def _enumerate(execution: Execution, current: BackupRun, deps: Deps) -> None:
         cursor = fenced.fenced(execution, deps.db, lock=page.lock, body=page.apply)
         failpoint("backup.after_page")
         execution.emit("enumerated", {"run_id": current.id, "cursor": cursor.dump()})
+    return cursor
 
 
 def _count(execution: Execution, run_id: int, deps: Deps) -> tuple[dict[str, Any], float, float]:

@@ -77,7 +77,11 @@ class BackupStand(Stand):
             self.upload = replace(self.upload, channels=self.channels)
             self.delete = replace(self.delete, channels=self.channels)
         self.backup = Deps(
-            db=self.db, catalogue=self.catalogue, channels=self.channels, page_versions=3
+            db=self.db,
+            catalogue=self.catalogue,
+            channels=self.channels,
+            page_versions=3,
+            settle_seconds=0.0,
         )
         self.restore = RestoreDeps(
             db=self.db,

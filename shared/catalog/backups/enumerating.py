@@ -106,6 +106,8 @@ class PageCommit:
             self._known.add(version.blob_id)
             missed += not self._add(session, run, version, region)
         counts = dict(run.counts or {})
+        if self._seen.is_first_page:
+            counts["versions"] = counts["missed"] = 0
         counts["versions"] = counts.get("versions", 0) + len(self._versions)
         counts["missed"] = counts.get("missed", 0) + missed
         run.counts, run.cursor = counts, self._next.dump()

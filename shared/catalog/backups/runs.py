@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shared.catalog.backup_policy import BackupPolicy
+from shared.catalog.backups.snapshot import Cursor
 from shared.catalog.context import Catalogue
 from shared.catalog.models import (
     BackupItem,
@@ -119,6 +120,16 @@ def lock_run(session: Session, run_id: int) -> BackupRun | None:
 def end_run(run: BackupRun, state: BackupRunState, *, code: str | None = None) -> None:
     """End an open run that this transaction has locked. Its pins are released afterwards."""
     run.state, run.error_code, run.ended_at = state, code, utc_clock()
+
+
+def begin_last_round(session: Session, run_id: int) -> None:
+    """Let the enumeration of a locked run whose first round is done begin once more."""
+    run = session.get(BackupRun, run_id)
+    if run is not None and run.state == BackupRunState.OPEN:
+        cursor = Cursor.load(run.cursor)
+        if cursor.is_done and not cursor.is_last:
+            run.cursor = Cursor(is_last=True).dump()
+            session.flush()
 
 
 def cancel_run(session: Session, catalogue: Catalogue, run: BackupRun) -> BackupRun:

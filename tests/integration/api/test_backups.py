@@ -61,7 +61,7 @@ def working(stack: Stack, redis_url: str, namespace: str) -> Iterator[None]:
         "channels": stack.deps.channels,
     }
     uploading.register(outbox, catalogue, UploadDeps(**parts, staging=stack.deps.staging))
-    backing.register(outbox, catalogue, BackupDeps(**parts))
+    backing.register(outbox, catalogue, BackupDeps(**parts, settle_seconds=0.0))
     restoring.register(outbox, catalogue, RestoreDeps(**parts, staging=stack.deps.staging))
     stop = threading.Event()
     scans = threading.Thread(target=outbox.compensator().run, args=(stop,))

@@ -36,6 +36,7 @@ IN_BETWEEN = (
 RUN_STEPS = [
     "backup.claimed",
     "backup.after_page",
+    "backup.after_round",
     "backup.items_ended",
     "backup.after_manifest_intent",
     "backup.after_entries",
@@ -45,7 +46,7 @@ RUN_STEPS = [
     "complete.before_commit",
 ]
 #: Met before the items are there.
-EARLY = ("backup.claimed", "backup.after_page", "fenced.before_commit")
+EARLY = ("backup.claimed", "backup.after_page", "backup.after_round", "fenced.before_commit")
 ITEM_STEPS = [
     "backup.item_claimed",
     "backup.after_intent",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import os
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,7 +13,7 @@ import sqlalchemy as sa
 
 from shared.catalog.backups.pins import release_page, runs_with_pins
 from shared.catalog.backups.runs import cancel_run, fail_overdue, open_run
-from shared.catalog.models import BackupRun, BackupRunState, utc_now
+from shared.catalog.models import BackupRun, BackupRunState, Version, utc_now
 from shared.core.clock import Deadline
 from shared.core.errors import ConflictError
 from shared.storage.errors import ChannelUnavailable
@@ -225,3 +227,35 @@ def test_content_that_can_be_read_nowhere_leaves_the_rest_restorable(stand: Back
     assert [line["key"] for line in stand.manifest(run)[1:-1]] == ["kept"]
     assert stand.pins() == []
     assert len(stand.waiting("restore")) == 1
+
+
+def test_a_commit_that_was_under_way_at_the_snapshot_is_met_in_the_last_round(
+    stand: BackupStand,
+) -> None:
+    """Its times lie before the snapshot, and it becomes visible after the first round."""
+    bucket = stand.backed_up()
+    stand.stored(bucket, "k", b"old")
+    put = stand.put(bucket, "k", b"new")
+    stand.backup = replace(stand.backup, settle_seconds=3600.0)
+    run = stand.begin(bucket)
+    assert stand.work(run.task_id) == "scheduled"
+    assert stand.work(put.task_id) == "completed"
+    with stand.db.engine.begin() as connection:
+        moment = run.snapshot_at
+        assert moment is not None
+        before = moment - dt.timedelta(seconds=1)
+        connection.execute(
+            sa.update(Version).where(Version.id == put.version_id).values(stored_at=before)
+        )
+        connection.execute(
+            sa.update(Version).where(Version.ended_at.is_not(None)).values(ended_at=before)
+        )
+    assert stand.work(run.task_id) == "scheduled"
+    stand.backup = replace(stand.backup, settle_seconds=0.0)
+    stand.carry_on()
+    done = stand.run_row(run.id)
+    assert done.state == "complete"
+    assert {line["key"]: line["version"] for line in stand.manifest(done)[1:-1]} == {
+        "k": put.version_id
+    }
+    assert (done.counts or {})["versions"] == 1
