@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.core.failpoints import arm
 from tests.integration.api.pulling import pulling_worker
 from tests.integration.api.stack import BUCKET, CHANNEL, Stack, running_stack
 from tests.support.eventually import eventually
@@ -193,22 +192,6 @@ def test_a_pull_is_asked_for_and_shown(stack: Stack, worker: object, upstream: U
     with stack.client("objects:read") as reader:
         assert reader.post(pulls, json={"key": "b"}).status_code == 403
         assert reader.get(url("b")).status_code == 404
-
-
-def test_a_request_that_dies_behind_its_commit_leaves_a_pull_that_is_carried_out(
-    stack: Stack, worker: object, upstream: Upstream
-) -> None:
-    upstream.routes["/a"] = answer(BODY)
-    with stack.client() as client:
-        put_rules(client, rule(upstream))
-        arm("api.origin.begun=raise")
-        try:
-            assert client.get(url("a")).status_code == 500
-        finally:
-            arm("")
-        assert client.get(url("a")).content == BODY
-    assert upstream.count("/a") == 1
-    assert stack.count("origin_pulls") == 1
 
 
 def test_rules_are_vetted_and_headers_are_not_shown(stack: Stack, upstream: Upstream) -> None:
