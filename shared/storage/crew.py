@@ -105,6 +105,10 @@ class Crew(Generic[T]):
         self.start(job)
         return self.next_done()
 
+    def is_left(self) -> bool:
+        """Tell helpers whether nobody waits for them any more."""
+        return self._halt.is_set()
+
     def ask(self) -> None:
         """Ask `check`, then the deadline."""
         self._check()

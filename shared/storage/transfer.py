@@ -19,10 +19,11 @@ from shared.core.errors import BloxError
 from shared.core.failpoints import failpoint
 from shared.storage.body import Body
 from shared.storage.channel import Found, Part, Remote
-from shared.storage.crew import STALL_SECONDS, Crew, Stalled
+from shared.storage.crew import ASK_SECONDS, STALL_SECONDS, Crew, Stalled
 from shared.storage.errors import (
     ChannelTimeout,
     ChecksumMismatch,
+    DeadlinePassed,
     KeyTaken,
     SourceError,
     SourceUnavailable,
@@ -34,6 +35,9 @@ from shared.storage.source import Source
 from shared.storage.verify import proven, source_sha256
 
 T = TypeVar("T")
+
+#: Parts that are read while others are being sent, where sending waits for a network.
+READ_AHEAD = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,9 @@ class _Transfer:
         self._part_bytes = (
             opened.part_bytes if remote is None else opened.channel.capabilities.copy_part_bytes
         )
+        is_near = remote is not None or opened.channel.kind == "file"
+        self._ahead = 0 if is_near else READ_AHEAD
+        self._turns = threading.Semaphore(opened.parallel_parts)
         #: Threads that wait for the source just now.
         self._readers: set[int] = set()
         self._upload_pace = crew.pace(opened.upload_limit)
@@ -211,7 +218,7 @@ class _Transfer:
         running = 0
         bytes_done = bytes_kept
         while True:
-            while running < self._opened.parallel_parts:
+            while running < self._opened.parallel_parts + self._ahead:
                 number = next(missing, None)
                 if number is None:
                     break
@@ -247,11 +254,23 @@ class _Transfer:
                     deadline=self._deadline,
                 )
             body = Body(self._read(offset, length), pace=self._upload_pace)
-            return self._channel.put_part(
-                self._key, upload_id, number, body, offset=offset, deadline=self._deadline
-            )
+            with self._turn():
+                return self._channel.put_part(
+                    self._key, upload_id, number, body, offset=offset, deadline=self._deadline
+                )
 
         return send
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until fewer parts than the channel takes at once are being sent."""
+        while not self._turns.acquire(timeout=ASK_SECONDS):
+            if self._crew.is_left():
+                raise DeadlinePassed("nobody waits for the part any more")
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     def _complete(self, upload_id: str, parts: list[Part]) -> Found:
         self._channel.complete_upload(self._key, upload_id, parts, deadline=self._deadline)
