@@ -97,7 +97,13 @@ def _look(parts: Parts, late: float, ages: Ages, *, deep: bool) -> Iterator[Brea
     with Session(engine) as session:
         now = _now(session)
         yield from task_breaches(session, now=now, late_seconds=late)
-        yield from row_breaches(session, now=now, late_seconds=late, sweep_seconds=ages.upload)
+        yield from row_breaches(
+            session,
+            now=now,
+            late_seconds=late,
+            sweep_seconds=ages.upload,
+            serves_deletions=parts.catalogue.serves("delete"),
+        )
         fetch = parts.settings.fetch
         policy = FetchPolicy(ports=fetch.ports, allow=fetch.allow)
         yield from hop_breaches(session, policy)

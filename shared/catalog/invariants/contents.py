@@ -21,15 +21,18 @@ from shared.catalog.models import (
 from shared.outbox.breach import Breach
 
 
-def content_breaches(session: Session, late: dt.datetime) -> Iterator[Breach]:
+def content_breaches(
+    session: Session, late: dt.datetime, *, serves_deletions: bool = True
+) -> Iterator[Breach]:
     """Yield what is wrong with blobs, references and locations.
 
-    A removal that was due after `late` may be under way.
+    A removal that was due after `late` may be under way; without `serves_deletions` all wait.
     """
     yield from _placeless(session)
     yield from _unreferring(session)
     yield from _stray_references(session)
-    yield from _unreferenced(session, late)
+    if serves_deletions:
+        yield from _unreferenced(session, late)
     yield from _undead(session)
     yield from _live_twice(session)
     yield from _keys_twice(session)

@@ -20,18 +20,23 @@ from shared.outbox.breach import Breach
 
 
 def row_breaches(
-    session: Session, *, now: dt.datetime, late_seconds: float, sweep_seconds: float
+    session: Session,
+    *,
+    now: dt.datetime,
+    late_seconds: float,
+    sweep_seconds: float,
+    serves_deletions: bool = True,
 ) -> Iterator[Breach]:
     """Yield what is wrong with the rows.
 
     What is younger than `late_seconds` may be on its way; what an execution left behind waits
-    `sweep_seconds` for the sweeps.
+    `sweep_seconds` for the sweeps. Where nobody serves deletions, content that is to go waits.
     """
     late = now - dt.timedelta(seconds=late_seconds)
-    yield from content_breaches(session, late)
+    yield from content_breaches(session, late, serves_deletions=serves_deletions)
     yield from object_breaches(session)
     swept = now - dt.timedelta(seconds=sweep_seconds)
-    yield from work_breaches(session, late, swept)
+    yield from work_breaches(session, late, swept, serves_deletions=serves_deletions)
     yield from session_breaches(session, late, swept)
     yield from review_breaches(session)
     yield from removal_breaches(session, late)

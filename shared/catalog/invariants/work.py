@@ -27,7 +27,9 @@ _ACTIVE = tuple(sorted(ACTIVE))
 _WORKED_ON_BY = ((VersionState.PENDING, UPLOAD_STORE), (VersionState.REVIEWING, REVIEW_CHECK))
 
 
-def work_breaches(session: Session, late: dt.datetime, swept: dt.datetime) -> Iterator[Breach]:
+def work_breaches(
+    session: Session, late: dt.datetime, swept: dt.datetime, *, serves_deletions: bool = True
+) -> Iterator[Breach]:
     """Yield rows that wait for a task that is not there, and tasks that work on nothing.
 
     What is younger than `late` may be on its way; what ended after `swept` waits for a sweep.
@@ -35,7 +37,8 @@ def work_breaches(session: Session, late: dt.datetime, swept: dt.datetime) -> It
     for state, kind in _WORKED_ON_BY:
         yield from _waiting_versions(session, late, state, kind)
         yield from _tasks_for_nothing(session, late, state, kind)
-    yield from _deleting_blobs(session)
+    if serves_deletions:
+        yield from _deleting_blobs(session)
     yield from _left_intents(session, swept)
 
 

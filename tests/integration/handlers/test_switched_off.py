@@ -9,11 +9,30 @@ from dataclasses import replace
 
 import pytest
 
+from shared.catalog.invariants.rows import row_breaches
+from shared.core.clock import utc_now
 from shared.core.errors import SwitchedOffError
 from shared.storage.errors import ChannelUnavailable
 from tests.integration.handlers.sweeping import passes, sweeper
 from tests.integration.handlers.test_crashes import check_all
 from tests.support.handlers import Stand
+
+
+def breaches(stand: Stand, *, serves_deletions: bool) -> list[str]:
+    return stand.look(
+        lambda session: [
+            str(one)
+            for one in row_breaches(
+                session,
+                now=utc_now(),
+                late_seconds=0,
+                sweep_seconds=60,
+                serves_deletions=serves_deletions,
+            )
+            # The uploads that are given up may still be on their way.
+            if "delet" in one.detail or "condemned" in one.detail
+        ]
+    )
 
 
 def test_what_nobody_deletes_waits_for_who_does(stand: Stand) -> None:
@@ -37,6 +56,9 @@ def test_what_nobody_deletes_waits_for_who_does(stand: Stand) -> None:
     assert stand.waiting("delete") == []
     assert "condemned" in states
     assert len(stand.channels.keys("a")) == 2
+
+    assert breaches(stand, serves_deletions=True) != []
+    assert breaches(stand, serves_deletions=False) == []
 
     stand.catalogue = served
     stand.channels.faulty["a"].heal()
