@@ -30,8 +30,9 @@ from shared.catalog.models import (
     by_index,
     utc_clock,
 )
+from shared.catalog.regions import region_of
 from shared.catalog.replicas.limits import PAGE_ROWS, ReplicaLimits
-from shared.catalog.replicas.planning import ensure
+from shared.catalog.replicas.planning import QUEUE, ensure
 from shared.core.failpoints import failpoint
 from shared.outbox.db import Database
 
@@ -129,7 +130,8 @@ class RuleWalk:
             return False
         if rule.channel not in (bucket.replica_channels or ()):
             return False
-        return ensure(session, self._catalogue, blob, rule.channel, region=bucket.region)
+        region = region_of(session, bucket, QUEUE)
+        return ensure(session, self._catalogue, blob, rule.channel, region=region)
 
     def _turn(self, rule: ReplicaRule, before: int, after: int, missing: int) -> bool:
         return self._db.run_session(
