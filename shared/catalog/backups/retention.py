@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.backups.contents import is_needed, lock_content_ids
+from shared.catalog.backups.contents import NEEDING, is_needed, lock_content_ids
 from shared.catalog.backups.runs import lock_run, policy_of
 from shared.catalog.models import (
     BackupContent,
@@ -123,8 +123,23 @@ def page_of_held(
 
 def unneeded(session: Session, ids: Sequence[int]) -> list[int]:
     """Return those that no complete or open run names now. Nothing is locked."""
-    rows = session.scalars(sa.select(BackupContent).where(BackupContent.id.in_(ids)))
-    return [row.id for row in rows if not is_needed(session, row)]
+    named = session.scalars(
+        sa.select(BackupItem.content_id)
+        .join(BackupRun, BackupRun.id == BackupItem.run_id)
+        .where(BackupItem.content_id.in_(ids), BackupRun.state.in_(NEEDING))
+        .distinct()
+    )
+    manifests = session.scalars(
+        sa.select(BackupContent.id)
+        .join(BackupRun, BackupRun.id == BackupContent.run_id)
+        .where(
+            BackupContent.id.in_(ids),
+            BackupRun.manifest_id == BackupContent.id,
+            BackupRun.state == BackupRunState.COMPLETE,
+        )
+    )
+    needed = {*named, *manifests}
+    return [content_id for content_id in ids if content_id not in needed]
 
 
 def condemn_unneeded(session: Session, ids: Sequence[int], *, grace: float) -> Looked:
