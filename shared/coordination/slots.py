@@ -132,7 +132,8 @@ class RedisSlots:
     def begin_rebuild(self) -> str | None:
         """Take the right to rebuild for some seconds; None when another has it."""
         mine = new_id()
-        keys, args = [self._lock_key], [mine, self._rebuild_milliseconds]
+        keys = [self._lock_key]
+        args: list[Arg] = [mine, self._rebuild_milliseconds]
         took = self._ask(lambda: self._begin_rebuild(keys=keys, args=args))
         return mine if took else None
 
