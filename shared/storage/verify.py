@@ -18,7 +18,7 @@ from shared.storage.source import Source
 RANGE_BYTES = 8 * 1024 * 1024
 RANGES_AT_ONCE = 2
 
-_Range = tuple[int, bytearray]
+_Range = tuple[int, list[bytes]]
 
 
 def verify(
@@ -107,12 +107,12 @@ def _hash_ranges(
 ) -> str:
     def reader(start: int) -> Callable[[], _Range]:
         def read() -> _Range:
-            data, filled = bytearray(min(RANGE_BYTES, size - start)), 0
-            with channel.get(key, start=start, length=len(data), deadline=deadline) as chunks:
+            data: list[bytes] = []
+            length = min(RANGE_BYTES, size - start)
+            with channel.get(key, start=start, length=length, deadline=deadline) as chunks:
                 for chunk in chunks:
                     pace(len(chunk))
-                    data[filled : filled + len(chunk)] = chunk
-                    filled += len(chunk)
+                    data.append(chunk)
             return start, data
 
         return read
@@ -121,15 +121,15 @@ def _hash_ranges(
     for start in islice(starts, RANGES_AT_ONCE):
         crew.start(reader(start))
     digest, hashed = hashlib.sha256(), 0
-    there: dict[int, bytearray] = {}
+    there: dict[int, list[bytes]] = {}
     while hashed < size:
         # One is begun for each that was hashed: never more are in memory.
         while hashed not in there:
             start, data = crew.next_done()
             there[start] = data
-        data = there.pop(hashed)
-        digest.update(data)
-        hashed += len(data)
+        for chunk in there.pop(hashed):
+            digest.update(chunk)
+            hashed += len(chunk)
         if (following := next(starts, None)) is not None:
             crew.start(reader(following))
     return digest.hexdigest()
