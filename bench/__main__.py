@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 
-NAMES = ("drain", "backlog", "enqueue", "idle", "fill", "ingest", "large", "copying")
+NAMES = ("drain", "backlog", "enqueue", "idle", "fill", "ingest", "large", "copying", "chain")
 
 
 def main(names: list[str]) -> int:
