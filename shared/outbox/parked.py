@@ -22,6 +22,8 @@ from shared.outbox.statements import park as statements
 from shared.outbox.states import State
 from shared.outbox.window import moment
 
+#: Seconds after which a row that waits for a place is let look for another way.
+PATIENCE_SECONDS = 60.0
 #: Tenants that one look steps through.
 MAX_TENANTS = 100
 _PENDING = json.dumps({"from": State.BLOCKED.value, "to": State.PENDING.value})
@@ -29,13 +31,17 @@ _PENDING = json.dumps({"from": State.BLOCKED.value, "to": State.PENDING.value})
 
 @dataclass(frozen=True, slots=True)
 class ParkedRow:
-    """One parked row as it was read. `is_due` False: it waits for a time that has not come."""
+    """One parked row as it was read.
+
+    `is_due` False: it waits for a time that has not come. `is_patient`: it came long ago.
+    """
 
     id: int
     kind: str
     lane: LaneKey
     order_at: dt.datetime
     is_due: bool
+    is_patient: bool
 
 
 class ParkedRows:
@@ -130,7 +136,9 @@ class ParkedRows:
 
     def _of_tenant(self, cursor: Any, resource: str, tenant_id: str, most: int) -> list[ParkedRow]:
         dialect = self._context.db.dialect
-        cursor.execute(dialect.sql(statements.PARKED), (resource, tenant_id, most))
+        cursor.execute(
+            dialect.sql(statements.PARKED), (-PATIENCE_SECONDS, resource, tenant_id, most)
+        )
         return [
             ParkedRow(
                 id=int(row[0]),
@@ -138,6 +146,7 @@ class ParkedRows:
                 lane=LaneKey(row[1], row[2], row[4], int(row[5])),
                 order_at=moment(dialect, row[6]),
                 is_due=bool(row[7]),
+                is_patient=bool(row[8]),
             )
             for row in cursor.fetchall()
         ]

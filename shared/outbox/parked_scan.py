@@ -1,7 +1,8 @@
 """The scan of parked tasks: places that expired, limits that were raised, breakers whose time came.
 
-It wakes at most as many as places are free; where there is no limit it begins with one and doubles
-as long as nobody comes back, so that a broken resource is not met by all that wait for it.
+It wakes at most as many as places are free. Where there is no limit, or somebody has waited for a
+minute, it begins with one and doubles as long as nobody comes back, so that a broken resource is
+not met by all that wait for it.
 """
 
 from __future__ import annotations
@@ -62,17 +63,19 @@ class ParkedScan:
         if limit > 0 and self._context.places is not None:
             free = self._parking.free_places(resource, limit)
             if not free:
-                return 0
+                # Who is parked may have another way by now, as an upload has its other channels.
+                return self._wake_slowly(resource, is_patient_only=True)
             most = min(free, self._context.settings.scan_page)
             return self._parking.fill(resource, limit, most, is_due_only=True)
         return self._wake_slowly(resource)
 
-    def _wake_slowly(self, resource: str) -> int:
+    def _wake_slowly(self, resource: str, *, is_patient_only: bool = False) -> int:
         rows, pace = self._parking.rows, self._paces.setdefault(resource, _Pace())
         if pace.woken:
             came_back = rows.count_parked(resource, pace.woken)
             most = self._context.settings.scan_page
             pace.allowed = 1 if came_back else min(2 * pace.allowed, most)
-        due = [row for row in rows.next(resource, pace.allowed) if row.is_due]
-        pace.woken = tuple(rows.wake(resource, due, token=None))
+        found = rows.next(resource, pace.allowed)
+        chosen = [row for row in found if (row.is_patient if is_patient_only else row.is_due)]
+        pace.woken = tuple(rows.wake(resource, chosen, token=None))
         return len(pace.woken)

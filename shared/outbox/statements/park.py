@@ -27,9 +27,10 @@ FIRST_TENANT = (
     "ORDER BY tenant_id LIMIT 1"
 )
 NEXT_TENANT = FIRST_TENANT.replace(">= {p}", "> {p}")
-#: One tenant's rows in their order, with what tells whether their time has come.
+#: One tenant's rows in their order, with what tells whether their time has come, and long ago.
 PARKED = (
-    "SELECT id, queue, region, kind, tenant_id, priority, order_at, due_at <= {now} "
+    "SELECT id, queue, region, kind, tenant_id, priority, order_at, due_at <= {now}, "
+    "due_at <= {now_plus} "
     "FROM tasks {by_resource} WHERE resource_key = {p} AND tenant_id = {p} "
     "ORDER BY order_at, id LIMIT {p}"
 )

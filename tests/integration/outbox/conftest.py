@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.outbox import Bench, Things
+from tests.support.parking import Limit, Stage
 
 
 @pytest.fixture
@@ -29,3 +30,18 @@ def other(outbox_url: str, redis_url: str, namespace: str, bench: Bench) -> Iter
 def things(bench: Bench) -> Things:
     """Domain rows whose kind has hooks."""
     return Things(bench.engine)
+
+
+@pytest.fixture
+def stage(outbox_url: str, redis_url: str, namespace: str) -> Iterator[Stage]:
+    made = Stage(outbox_url, redis_url, namespace, Limit(1), "node-1")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def twin(outbox_url: str, redis_url: str, namespace: str, stage: Stage) -> Iterator[Stage]:
+    """Another process."""
+    made = Stage(outbox_url, redis_url, namespace, stage.limit, "node-2")
+    yield made
+    made.close()

@@ -133,7 +133,7 @@ SEARCHES = [
     Hot("park.NEXT_RESOURCE", park.NEXT_RESOURCE, _constant("channel:1"), rows=1),
     Hot("park.FIRST_TENANT", park.FIRST_TENANT, _constant("channel:1", ""), rows=1),
     Hot("park.NEXT_TENANT", park.NEXT_TENANT, _constant("channel:1", "t3"), rows=1),
-    Hot("park.PARKED", park.PARKED, _constant("channel:1", "t3", LIMIT)),
+    Hot("park.PARKED", park.PARKED, _constant(-60, "channel:1", "t3", LIMIT)),
     Hot("park.HELD", park.HELD, _constant()),
     Hot("purge.ENDED", purge.ENDED, _constant("mail", "", "completed", EPOCH, -60, LIMIT)),
     Hot("purge.OLDEST", purge.OLDEST["task_events"], _constant(LIMIT)),
