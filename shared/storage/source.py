@@ -33,9 +33,9 @@ class Source(Protocol):
         ...
 
     def open(
-        self, start: int, length: int, deadline: Deadline
+        self, start: int, length: int | None, deadline: Deadline
     ) -> AbstractContextManager[Iterator[bytes]]:
-        """Read `length` bytes from `start` on."""
+        """Read `length` bytes from `start` on; None reads to the end."""
         ...
 
 
@@ -59,7 +59,7 @@ class ChannelSource:
         return found.size
 
     @contextmanager
-    def open(self, start: int, length: int, deadline: Deadline) -> Iterator[Iterator[bytes]]:
+    def open(self, start: int, length: int | None, deadline: Deadline) -> Iterator[Iterator[bytes]]:
         """See Source.open."""
         opening = self._channel.get(self._key, start=start, length=length, deadline=deadline)
         with _as_source(self._key):

@@ -152,6 +152,9 @@ class _Transfer:
     def _check_size(self) -> None:
         with self._reading():
             actual = self._source.size(self._deadline)
+        self._demand_size(actual)
+
+    def _demand_size(self, actual: int) -> None:
         if actual != self._size:
             raise SourceError(
                 "the source has another size",
@@ -162,8 +165,7 @@ class _Transfer:
             )
 
     def _put(self) -> Found:
-        self._check_size()
-        body = Body(self._read(0, self._size), pace=self._upload_pace)
+        body = Body(self._read_whole(), pace=self._upload_pace)
         try:
             stored = self._channel.put(
                 self._key,
@@ -311,6 +313,17 @@ class _Transfer:
                 filled += len(chunk)
         if filled != length or len(data) != length:
             raise SourceError("the source is short", key=self._key, start=start, length=length)
+        return data
+
+    def _read_whole(self) -> bytearray:
+        """Read a small source to its end: that tells its size without a question of its own."""
+        data = bytearray()
+        with self._reading(), self._source.open(0, None, self._deadline) as chunks:
+            for chunk in chunks:
+                data += chunk
+                if len(data) > self._size:
+                    break
+        self._demand_size(len(data))
         return data
 
     @contextmanager

@@ -335,8 +335,9 @@ class Memory:
     def size(self, deadline: Deadline) -> int:
         return len(self.data)
 
-    def open(self, start: int, length: int, deadline: Deadline) -> Any:
-        return nullcontext(iter([self.data[start : start + length]]))
+    def open(self, start: int, length: int | None, deadline: Deadline) -> Any:
+        end = None if length is None else start + length
+        return nullcontext(iter([self.data[start:end]]))
 
 
 def test_a_cancel_is_heard_while_the_server_takes_nothing(server: Scripted) -> None:

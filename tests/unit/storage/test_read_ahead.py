@@ -54,7 +54,7 @@ class Counted(ChannelSource):
     reads = 0
 
     def open(
-        self, start: int, length: int, deadline: Deadline
+        self, start: int, length: int | None, deadline: Deadline
     ) -> AbstractContextManager[Iterator[bytes]]:
         @contextmanager
         def opened() -> Iterator[Iterator[bytes]]:

@@ -368,6 +368,20 @@ def test_a_source_that_ends_early_is_found_out(at: Setting, size: int) -> None:
     assert at.target.head("to", deadline=Deadline(30)) is None
 
 
+@pytest.mark.parametrize("more", [b"", b"x", DATA])
+def test_a_small_source_of_another_size_is_found_out(at: Setting, more: bytes) -> None:
+    put(at.origin, "small", b"abc" + more)
+    small = ChannelSource(at.origin, "small")
+    if more:
+        with pytest.raises(SourceError) as caught:
+            at.transfer(source=small, data=b"abc")
+        assert caught.value.code == "source_size"
+    with pytest.raises(SourceError) as caught:
+        at.transfer(source=small, data=b"abcd" if not more else b"abc" + more + b"y")
+    assert caught.value.code == "source_size"
+    assert at.target.head("to", deadline=Deadline(30)) is None
+
+
 def test_a_source_that_gives_too_much_is_found_out(at: Setting) -> None:
     class Generous(Truncated):
         @contextmanager
