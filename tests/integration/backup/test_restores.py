@@ -15,6 +15,8 @@ from tests.support.backups import TARGET, BackupStand
 from tests.support.handlers import PART_BYTES
 from tests.support.outbox import Thread
 
+pytestmark = pytest.mark.databases("mariadb")
+
 
 def bytes_of(stand: BackupStand, bucket: int, key: str) -> bytes:
     """Return what a key holds now; what waits for its upload is stored first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+import pytest
 import sqlalchemy as sa
 
 from services.scheduler.backups import BackupJob, due_slot
@@ -11,6 +12,8 @@ from shared.catalog.backups.runs import time_slot
 from shared.catalog.models import BackupRun, Bucket, utc_now
 from tests.support.backups import BackupStand
 from tests.support.outbox import Thread
+
+pytestmark = pytest.mark.databases("mariadb")
 
 
 def job(stand: BackupStand) -> BackupJob:
