@@ -62,7 +62,8 @@ def back_up(execution: Execution, payload: BackUpItem, deps: Deps) -> Snooze | R
             points="backup",
             on_damage=lambda damage: _report(damage, deps),
         )
-        with deps.slots.hold(execution, deps.channels.find(job.copy.target)):
+        target = deps.channels.find(job.copy.target)
+        with deps.slots.hold(execution, target, even_broken=True):
             try:
                 answer = copy_blob(execution, copy_deps, job.copy, rows=ContentRows(job))
             except NoSource as error:

@@ -53,7 +53,7 @@ def restore_blob(
         return None
     failpoint("restore.after_look")
     target = _target(job, deps)
-    with deps.slots.hold(execution, deps.channels.find(target)):
+    with deps.slots.hold(execution, deps.channels.find(target), even_broken=True):
         try:
             answer = copy_blob(execution, _copying(job, deps), job.copy(target))
         except NoSource as error:

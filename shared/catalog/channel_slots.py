@@ -84,11 +84,16 @@ class ChannelSlots:
 
     @contextmanager
     def hold(
-        self, execution: Execution, found: OpenChannel | tuple[OpenChannel, bool] | None
+        self,
+        execution: Execution,
+        found: OpenChannel | tuple[OpenChannel, bool] | None,
+        *,
+        even_broken: bool = False,
     ) -> Iterator[None]:
         """Use a channel in the block, the commit included; held before the intent is written.
 
         Takes what `ChannelBook.find` says as well: of a channel that is gone there is none to hold.
+        `even_broken` is for a block that asks the breaker itself and answers as it likes.
 
         Raises ResourceBusy when it is full, its breaker is open (also one that opens in the block),
         or Redis does not answer: leave it to the outbox, which parks the task, or try another
@@ -98,7 +103,7 @@ class ChannelSlots:
         if opened is None:
             yield
             return
-        if not opened.ready():
+        if not (even_broken or opened.ready()):
             raise self._broken_error(opened.name, opened.retry_after_seconds())
         try:
             if self._resources is None or opened.max_running <= 0:
@@ -114,7 +119,9 @@ class ChannelSlots:
         except BreakerOpen as error:
             name = str(error.facts.get("channel") or opened.name)
             raise self._broken_error(name, error.retry_after_seconds) from error
-        if opened.name in self._broken and opened.ready():
+        if not opened.ready():
+            self._broken.add(opened.name)
+        elif opened.name in self._broken:
             self._wake(opened.name)
 
     def broken(self, channel: str, seconds: float) -> float:

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from shared.catalog import sending
-from shared.catalog.channel_slots import slots_in_use
+from shared.catalog.channel_slots import resource_of, slots_in_use
 from shared.coordination.slots import RedisSlots, reservation
 from shared.core.errors import ResourceBusy
+from shared.core.outcomes import Snooze
 from shared.outbox.parked_scan import ParkedScan
 from shared.storage.errors import ChannelUnavailable
 from tests.support.handlers import PART_BYTES, Stand
@@ -222,3 +223,23 @@ def test_places_in_use_are_told_of_channels_with_a_limit(stand: Stand, slots: Re
     _occupy(slots, "a")
     assert slots_in_use(stand.channels, slots) == {"channel:a": 1}
     assert slots_in_use(stand.channels, None) == {}
+
+
+def test_block_that_asks_the_breaker_itself_is_let_in_and_wakes_later(
+    stand: Stand, slots: RedisSlots
+) -> None:
+    stand.channels.limit("a", 0)
+    found = stand.channels.find("a")
+    bucket = stand.bucket(channels=["a"])
+    waiting, other = stand.put(bucket, "a.txt", SMALL), stand.put(bucket, "b.txt", b"other")
+    _break(stand, "a")
+    execution = stand.claim(waiting.task_id)
+    with stand.slots.hold(execution, found, even_broken=True):
+        pass
+    answer = Snooze(600.0, "left alone", resource=resource_of("a"))
+    stand.bench.answers.settle(execution, answer)
+    _break(stand, "a", is_open=False)
+    assert stand.work(other.task_id) == "completed"
+    assert stand.state(waiting.task_id) == "pending"
+    with stand.slots.hold(stand.claim(waiting.task_id), None):
+        assert slots.in_use("channel:a") == 0
