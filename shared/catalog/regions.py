@@ -27,8 +27,8 @@ class RegionState:
 def region_of(session: Session, bucket: Bucket, queue: str) -> str:
     """Return the region into whose queue a task of this bucket is to be put now.
 
-    That of the bucket. A drained region's work goes where the drain has said; a bucket that allows
-    a fallback falls back to the base queue when nobody has consumed the region's queue for so long.
+    That of the bucket. A drained region's work goes where the drain has said, and on from there if
+    that one was drained later; a bucket that allows a fallback falls back to the base queue when nobody has consumed the region's queue for so long.
     Costs nothing for buckets without a region, one read by primary key for the others.
     """
     return region_for(session, bucket.region, bucket.region_fallback_seconds, queue)
@@ -38,9 +38,9 @@ def region_for(session: Session, region: str, fallback_seconds: float | None, qu
     """Do as `region_of` for a bucket of which only its region and its fallback are known."""
     if not region:
         return BASE
-    row = session.get(RegionRow, region)
-    if row is not None and row.drained_to is not None:
-        return row.drained_to
+    last = _end_of_drains(session, region)
+    if last != region:
+        return last
     if fallback_seconds is None:
         return region
     seen = session.scalar(
@@ -53,18 +53,44 @@ def region_for(session: Session, region: str, fallback_seconds: float | None, qu
     return region if seen else BASE
 
 
+def _end_of_drains(session: Session, region: str) -> str:
+    """Return the first region behind this one, or itself, that is not drained.
+
+    Two drains into each other at the same moment leave a ring: its work goes to the base queue.
+    """
+    seen: set[str] = set()
+    while region and region not in seen:
+        seen.add(region)
+        row = session.get(RegionRow, region)
+        if row is None or row.drained_to is None:
+            return region
+        region = row.drained_to
+    return BASE
+
+
 def drain(session: Session, region: str, *, to: str = BASE) -> None:
     """Send new work of a region elsewhere from now on; what waits there is not moved by this.
 
-    Raises InvalidError for the base or the same region, ConflictError (`region_drained`) when the
-    other one is itself drained.
+    What was drained into this region before goes on to the other one. Raises InvalidError for the
+    base or the same region, ConflictError (`region_drained`) when the other one is itself drained.
     """
     if not region or region == to:
         raise InvalidError("a region is drained into another, or into the base queue")
-    target = session.get(RegionRow, to) if to else None
+    # By name: two drains at the same moment wait for each other.
+    rows = {
+        one.name: one
+        for one in session.scalars(
+            sa.select(RegionRow)
+            .where(RegionRow.name.in_((region, to)))
+            .order_by(RegionRow.name)
+            .with_for_update()
+            .execution_options(populate_existing=True)
+        )
+    }
+    target = rows.get(to)
     if target is not None and target.drained_to is not None:
         raise ConflictError(f"region {to} is drained itself", code="region_drained", region=to)
-    row = session.get(RegionRow, region, with_for_update=True)
+    row = rows.get(region)
     if row is None:
         row = RegionRow(name=region)
         session.add(row)

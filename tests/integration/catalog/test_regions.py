@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from shared.catalog.buckets import BucketSpec, put_bucket
 from shared.catalog.draining import move_waiting
-from shared.catalog.models import Bucket, utc_now
+from shared.catalog.models import Bucket, RegionRow, utc_now
 from shared.catalog.regions import drain, list_regions, region_of, reopen
 from shared.core.clock import Deadline
 from shared.core.errors import ConflictError, InvalidError
@@ -69,6 +69,23 @@ def test_a_drained_region_has_its_work_elsewhere_until_it_is_opened_again(
     world.run(lambda session: reopen(session, "eu"))
     NodeWriter(world.outbox.context).write(role="worker", queues=["upload.eu"], threads=1)
     assert place(world, eu) == "eu"
+
+
+def test_what_was_drained_into_a_region_goes_on_when_that_is_drained(world: World, eu: int) -> None:
+    world.run(lambda session: drain(session, "eu", to="us"))
+    world.run(lambda session: drain(session, "us", to="asia"))
+    assert place(world, eu) == "asia"
+    world.run(lambda session: reopen(session, "us"))
+    assert place(world, eu) == "us"
+
+
+def test_a_ring_of_drains_ends_in_the_base_queue(world: World, eu: int) -> None:
+    with world.engine.begin() as connection:
+        for name, to in (("eu", "us"), ("us", "eu")):
+            connection.execute(
+                sa.insert(RegionRow).values(name=name, drained_to=to, updated_at=utc_now())
+            )
+    assert place(world, eu) == ""
 
 
 def test_a_drain_is_over_when_nothing_waits_and_nothing_runs(world: World, eu: int) -> None:
