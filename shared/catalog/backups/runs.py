@@ -123,11 +123,17 @@ def end_run(run: BackupRun, state: BackupRunState, *, code: str | None = None) -
 
 
 def begin_last_round(session: Session, run_id: int) -> None:
-    """Let the enumeration of a locked run whose first round is done begin once more."""
+    """Let the enumeration of a locked run whose first round is done begin once more.
+
+    Up to what is the newest version by now: one that was being written at the snapshot could not be
+    seen then, and has taken the place of another. `snapshot_at` alone says what is of the snapshot.
+    """
     run = session.get(BackupRun, run_id)
     if run is not None and run.state == BackupRunState.OPEN:
         cursor = Cursor.load(run.cursor)
         if cursor.is_done and not cursor.is_last:
+            newest = session.scalar(sa.select(sa.func.max(Version.id))) or 0
+            run.snapshot_version_id = max(run.snapshot_version_id, newest)
             run.cursor = Cursor(is_last=True).dump()
             session.flush()
 

@@ -17,7 +17,8 @@ _LIVE_SLOT = "CASE WHEN state = 'stored' AND kind = 'content' THEN 1 END"
 class BackupRun(Base):
     """One backup of one bucket to one target, for one slot.
 
-    `snapshot_version_id` is the newest version at its beginning, `snapshot_at` that moment.
+    `snapshot_at` is the moment that it holds; `snapshot_version_id` the newest version when its
+    round began: none of the snapshot's is above it.
     `cursor` is how far versions were enumerated. Its pins go at `pins_until` at the latest. The
     counts are as of the run task's last look. `slot` is a time, a manual run's own id, or
     `continuous`: that row is `following` for ever and holds what was copied as it became live.

@@ -259,3 +259,27 @@ def test_a_commit_that_was_under_way_at_the_snapshot_is_met_in_the_last_round(
         "k": put.version_id
     }
     assert (done.counts or {})["versions"] == 1
+
+
+def test_a_version_that_was_being_written_at_the_snapshot_is_of_it(stand: BackupStand) -> None:
+    """It has taken the place of another at once, and could not be seen when the run was opened."""
+    bucket = stand.backed_up()
+    stand.stored(bucket, "k", b"old")
+    stand.stored(bucket, "other", b"new")
+    stand.backup = replace(stand.backup, settle_seconds=3600.0)
+    run = stand.begin(bucket)
+    at_once = stand.stored(bucket, "k", b"new")
+    with stand.db.engine.begin() as connection:
+        moment = run.snapshot_at
+        assert moment is not None
+        before = moment - dt.timedelta(seconds=1)
+        connection.execute(sa.update(Version).where(Version.id == at_once).values(stored_at=before))
+        connection.execute(
+            sa.update(Version).where(Version.ended_at.is_not(None)).values(ended_at=before)
+        )
+    assert stand.work(run.task_id) == "scheduled"
+    stand.backup = replace(stand.backup, settle_seconds=0.0)
+    stand.carry_on()
+    lines = stand.manifest(stand.run_row(run.id))[1:-1]
+    assert {line["key"]: line["version"] for line in lines}["k"] == at_once
+    assert [line["key"] for line in lines] == ["other", "k"]
