@@ -28,8 +28,9 @@ def region_of(session: Session, bucket: Bucket, queue: str) -> str:
     """Return the region into whose queue a task of this bucket is to be put now.
 
     That of the bucket. A drained region's work goes where the drain has said, and on from there if
-    that one was drained later; a bucket that allows a fallback falls back to the base queue when nobody has consumed the region's queue for so long.
-    Costs nothing for buckets without a region, one read by primary key for the others.
+    that one was drained later; a bucket that allows a fallback falls back to the base queue when
+    nobody has consumed the region's queue for so long. Costs nothing for buckets without a region,
+    one read by primary key for the others.
     """
     return region_for(session, bucket.region, bucket.region_fallback_seconds, queue)
 
