@@ -72,6 +72,7 @@ def limits(settings: Settings) -> SweepLimits:
         trash_seconds=settings.staging.trash_seconds,
         tombstone_seconds=sweeps.tombstone_seconds,
         max_deletions=sweeps.max_deletions,
+        notification_days=sweeps.notification_days,
         dry_run=sweeps.dry_run,
     )
 

@@ -181,11 +181,13 @@ class SweepSettings(Group):
     """What a sweep over channels and staging may take away, and when.
 
     `tombstone_seconds`: a removed location is probed once more after the longest time on the wire.
+    `notification_days`: events and what was sent of them are kept so long, 0: for ever.
     """
 
     min_age_seconds: float = pydantic.Field(3600.0, ge=0)
     tombstone_seconds: float = pydantic.Field(86400.0, ge=0)
     max_deletions: int = pydantic.Field(1000, ge=1)
+    notification_days: float = pydantic.Field(30.0, ge=0, le=36500)
     dry_run: bool = False
 
 

@@ -35,7 +35,8 @@ class SweepLimits:
     `min_age_seconds`: no intent and no upload is looked at before; `staging_age_seconds`: no file
     in staging. `trash_seconds`: how long an unnamed file lies in the trash. `tombstone_seconds`:
     the longest time a write may be on the wire. `max_deletions` bounds what one pass removes from
-    channels and staging, each sweep for itself. `dry_run` only counts and logs.
+    channels and staging, each sweep for itself. `notification_days`: how long events and their
+    ended deliveries are kept, 0 for ever. `dry_run` only counts and logs.
     """
 
     min_age_seconds: float = 3600.0
@@ -43,6 +44,7 @@ class SweepLimits:
     trash_seconds: float = 7 * 86_400.0
     tombstone_seconds: float = 86_400.0
     max_deletions: int = 1000
+    notification_days: float = 30.0
     dry_run: bool = False
 
 

@@ -17,6 +17,7 @@ from shared.catalog.sweeps.context import Pass, SweepContext
 from shared.catalog.sweeps.ends import EndSweep
 from shared.catalog.sweeps.holds import HoldSweep
 from shared.catalog.sweeps.locations import LocationSweep
+from shared.catalog.sweeps.notifications import NotificationSweep
 from shared.catalog.sweeps.origins import OriginSweep
 from shared.catalog.sweeps.reviews import ReviewSweep
 from shared.catalog.sweeps.sessions import SessionSweep
@@ -71,6 +72,7 @@ class Sweeper:
             OriginSweep(context),
             StagingSweep(context),
             AnswerSweep(context),
+            NotificationSweep(context),
         )
 
     def run_once(self, *, deadline: Deadline, check: Callable[[], None]) -> Report:
