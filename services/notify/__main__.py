@@ -6,6 +6,7 @@ import sys
 
 from services.notify import actors
 from services.notify.handlers import Deps
+from services.notify.turns import Turns
 from shared.runtime.assembly import Parts
 from shared.runtime.fetching import open_fetcher
 from shared.runtime.worker import run_worker
@@ -24,6 +25,7 @@ def _register(parts: Parts) -> None:
             db=parts.outbox.context.db,
             secrets=parts.secrets,
             fetcher=open_fetcher(parts.settings),
+            turns=Turns(parts.settings.worker.threads),
         ),
     )
 

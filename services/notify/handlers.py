@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from services.notify.rules import Meaning, Verdict, judge
+from services.notify.turns import NoTurn, Turns
 from shared.catalog import fenced
 from shared.catalog.notifying.deliveries import (
     Message,
@@ -33,6 +34,8 @@ from shared.outbox.db import Database
 
 #: Seconds that one exchange may take.
 EXCHANGE_SECONDS = 15.0
+#: Seconds that a delivery waits, at least and at most, when its address is busy with others.
+_BUSY_SECONDS = (3.0, 10.0)
 #: What a receiver says is not kept; a few bytes are read so that its answer is over.
 _LIMITS = FetchLimits(max_body_bytes=64 * 1024, max_redirects=0)
 
@@ -44,6 +47,7 @@ class Deps:
     db: Database
     secrets: SecretBox
     fetcher: Fetcher
+    turns: Turns
 
 
 def send(
@@ -51,8 +55,8 @@ def send(
 ) -> Retry | Snooze | Fail | None:
     """Send one delivery.
 
-    Waits uncounted while its address has a rest; fails at once where the address is not allowed or
-    its receiver has gone for good.
+    Waits uncounted while its address has a rest, or is slow and busy with others; fails at once
+    where the address is not allowed or its receiver has gone for good.
     """
     delivery_id = payload.delivery_id
     message = deps.db.run_session(
@@ -66,7 +70,12 @@ def send(
         return Snooze(wait, reason="the address has a rest")
     failpoint("notify.before_send")
     try:
-        status, verdict = _exchange(execution, message, deps)
+        with deps.turns.take(
+            message.subscription_id, execution.task.tenant_id, is_in_doubt=message.is_in_doubt
+        ):
+            status, verdict = _exchange(execution, message, deps)
+    except NoTurn:
+        return Snooze(random.uniform(*_BUSY_SECONDS), reason="the address is busy, and slow")
     except FetchRefused as error:
         _note(execution, deps, delivery_id, None, Verdict(Meaning.AGAIN, error.code))
         return Fail(error.code, str(error))

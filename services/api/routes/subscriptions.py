@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Body, Path, Query
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from services.api.auth import actor
@@ -20,6 +20,8 @@ from services.api.views import DEFAULT_LIMIT, MAX_ID, Cursor, Limit, PageView, T
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.models import Bucket, Delivery, DeliveryState, Notification, Subscription
+from shared.catalog.notifying.deliveries import shown_data
+from shared.catalog.notifying.emitting import QUEUE
 from shared.catalog.notifying.subscriptions import (
     CHOICES,
     Replayed,
@@ -29,8 +31,10 @@ from shared.catalog.notifying.subscriptions import (
     enable,
     find_subscription,
     list_subscriptions,
+    need_receiver,
     replay,
     rotate_secret,
+    send_anew,
     send_test,
 )
 from shared.core.errors import ConflictError, NotFoundError
@@ -61,6 +65,9 @@ class SubscriptionView(View):
     url: str
     events: list[str]
     bucket: str | None = Field(description="Null for all, or where the bucket is gone.")
+    is_bucket_gone: bool = Field(
+        description="Its bucket was deleted: it hears nothing new, nor of one of the same name."
+    )
     prefix: str
     is_enabled: bool
     disabled_code: str | None = Field(description="`by_hand`, or `gone`: the receiver said 410.")
@@ -114,11 +121,6 @@ class DeliveryView(View):
     created_at: Time
     ended_at: Time | None
 
-    @field_validator("data")
-    @classmethod
-    def _without_ids(cls, data: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in data.items() if name != "bucket_id"}
-
 
 class ReplayOrder(BaseModel):
     """From where on events are sent again."""
@@ -132,6 +134,9 @@ class ReplayView(BaseModel):
     """How many events are on their way again."""
 
     begun: int
+    next_after: int | None = Field(
+        description="More may be there: repeat the request with this as `after`."
+    )
 
 
 @router.post(
@@ -276,29 +281,34 @@ async def test_subscription(
     response_model=ReplayView,
 )
 async def replay_subscription(
-    caller: CallerDep, subscription_id: SubscriptionId, order: ReplayOrder, ticket: TicketDep
+    caller: CallerDep,
+    subscription_id: SubscriptionId,
+    ticket: TicketDep,
+    order: Annotated[ReplayOrder | None, Body()] = None,
 ) -> JSONResponse:
     """Send what was given up, and what fits it now and was never sent to it.
 
-    At most a thousand events at a time: repeat it with `after`. Scope `notifications:write`.
+    A thousand events at a time: repeat it with `after` as long as `next_after` is answered. A 409
+    when the subscription is off. Scope `notifications:write`.
     """
     deps = caller.api.deps
+    after = (order or ReplayOrder()).after
 
     def act(principal: Principal) -> Answer:
         def begin(session: Session) -> Replayed:
             found = find_subscription(session, principal.tenant_id, subscription_id, lock=True)
-            return replay(session, deps.catalogue, found, after=order.after)
+            return replay(session, deps.catalogue, found, after=after)
 
         replayed = deps.database.run_session(begin)
         begun = replayed.begun
         for task_id in replayed.again:
             try:
                 deps.outbox.retry(task_id, by=actor(principal), reason="replay")
-            except ConflictError:
-                # Somebody else has sent it again meanwhile.
+            except (ConflictError, NotFoundError):
+                # Somebody else has sent it again meanwhile, or its task was purged just now.
                 continue
             begun += 1
-        return Answer(202, {"begun": begun})
+        return Answer(202, {"begun": begun, "next_after": replayed.next_after})
 
     return await act_once(caller, WRITE, ticket, act)
 
@@ -338,7 +348,7 @@ async def get_deliveries(
 async def replay_delivery(
     caller: CallerDep, delivery_id: DeliveryId, ticket: TicketDep
 ) -> JSONResponse:
-    """Send it again, also what has arrived; a 409 while it is on its way.
+    """Send it again, also what has arrived; a 409 while it is on its way, or nobody hears it.
 
     Scope `notifications:write`.
     """
@@ -349,12 +359,14 @@ async def replay_delivery(
             delivery = session.get(Delivery, delivery_id)
             if delivery is None or delivery.tenant_id != principal.tenant_id:
                 raise NotFoundError("there is no such delivery", code="delivery_not_found")
-            return delivery.task_id
+            need_receiver(session.get(Subscription, delivery.subscription_id))
+            is_sent = send_anew(session, deps.catalogue, delivery_id)
+            return None if is_sent else delivery.task_id
 
-        task_id = deps.database.run_session(find, read_only=True)
-        if task_id is None:
-            raise NotFoundError("there is no such delivery", code="delivery_not_found")
-        deps.outbox.retry(task_id, by=actor(principal), reason="replay", force=True)
+        deps.catalogue.need(QUEUE)
+        task_id = deps.database.run_session(find)
+        if task_id is not None:
+            deps.outbox.retry(task_id, by=actor(principal), reason="replay", force=True)
 
         def show(session: Session) -> DeliveryView:
             return _shown(session, session.get_one(Delivery, delivery_id))
@@ -369,8 +381,10 @@ def _view(session: Session, subscription: Subscription) -> SubscriptionView:
     bucket = None
     if subscription.bucket_id is not None:
         bucket = session.scalar(sa.select(Bucket.name).where(Bucket.id == subscription.bucket_id))
-    names = set(SubscriptionView.model_fields) - {"bucket"}
-    return SubscriptionView(bucket=bucket, **{name: getattr(subscription, name) for name in names})
+    names = set(SubscriptionView.model_fields) - {"bucket", "is_bucket_gone"}
+    is_bucket_gone = bucket is None and subscription.bucket_id is not None
+    fields = {name: getattr(subscription, name) for name in names}
+    return SubscriptionView(bucket=bucket, is_bucket_gone=is_bucket_gone, **fields)
 
 
 def _shown(session: Session, delivery: Delivery) -> DeliveryView:
@@ -378,6 +392,6 @@ def _shown(session: Session, delivery: Delivery) -> DeliveryView:
     names = set(DeliveryView.model_fields) - {"type", "data"}
     return DeliveryView(
         type=notification.type,
-        data=notification.data,
+        data=shown_data(notification),
         **{name: getattr(delivery, name) for name in names},
     )

@@ -17,7 +17,7 @@ from shared.catalog.models import (
     utc_clock,
     utc_now,
 )
-from shared.catalog.notifying.subscriptions import secrets_of
+from shared.catalog.notifying.subscriptions import need_receiver, secrets_of
 from shared.catalog.payloads import NOTIFY_SEND, SendNotification
 from shared.catalog.secret_box import SecretBox
 from shared.core.errors import ConflictError
@@ -38,13 +38,18 @@ _REST_SECONDS, _MOST_REST_SECONDS = 5.0, 900.0
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is sent. `rest_seconds` is how long the address is to be left alone still."""
+    """What is sent. `rest_seconds` is how long the address is to be left alone still.
 
+    `is_in_doubt`: the last thing that was sent to the subscription has failed.
+    """
+
+    subscription_id: int
     url: str
     message_id: str
     body: bytes
     secrets: tuple[str, ...] = field(repr=False)
     rest_seconds: float = 0.0
+    is_in_doubt: bool = False
 
 
 def read_message(session: Session, delivery_id: int, box: SecretBox) -> Message | None:
@@ -56,21 +61,25 @@ def read_message(session: Session, delivery_id: int, box: SecretBox) -> Message 
     subscription = session.get(Subscription, delivery.subscription_id)
     if notification is None or subscription is None or not subscription.is_enabled:
         return None
-    now = session.scalar(sa.select(utc_clock()))
-    until = subscription.failing_until
-    rest = (until - now).total_seconds() if until is not None and now is not None else 0.0
     body = {
         "type": notification.type,
         "timestamp": _iso(notification.created_at),
-        "data": notification.data,
+        "data": shown_data(notification),
     }
     return Message(
+        subscription_id=subscription.id,
         url=subscription.url,
         message_id=f"msg_{notification.id}_{subscription.id}",
         body=json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(),
         secrets=tuple(secrets_of(subscription, box)),
-        rest_seconds=max(0.0, rest),
+        rest_seconds=_rest_seconds(session, subscription),
+        is_in_doubt=subscription.failures > 0,
     )
+
+
+def shown_data(notification: Notification) -> dict[str, object]:
+    """Return what tenants see of an event: all but the ids that only this system knows."""
+    return {name: value for name, value in notification.data.items() if name != "bucket_id"}
 
 
 def lock_delivery(session: Session, delivery_id: int) -> Delivery | None:
@@ -100,7 +109,8 @@ def refused(
 ) -> None:
     """Note that a locked delivery has failed this time; too many in a row give its address a rest.
 
-    With `is_gone` the receiver has said that it wants nothing any more: the subscription is off.
+    What was under way when the rest began does not make it longer. With `is_gone` the receiver has
+    said that it wants nothing any more: the subscription is off.
     """
     delivery = session.get(Delivery, delivery_id)
     if delivery is None:
@@ -111,12 +121,13 @@ def refused(
     subscription = session.get(
         Subscription, delivery.subscription_id, with_for_update=True, populate_existing=True
     )
-    if subscription is not None:
+    if subscription is not None and is_gone:
         subscription.failures += 1
-        if is_gone:
-            subscription.is_enabled = 0
-            subscription.disabled_code = "gone"
-        elif subscription.failures >= FAILURES_TO_REST:
+        subscription.is_enabled = 0
+        subscription.disabled_code = "gone"
+    elif subscription is not None and _rest_seconds(session, subscription) <= 0:
+        subscription.failures += 1
+        if subscription.failures >= FAILURES_TO_REST:
             doubled = _REST_SECONDS * 2 ** min(subscription.failures - FAILURES_TO_REST, 20)
             subscription.failing_until = utc_now(min(doubled, _MOST_REST_SECONDS))
     session.flush()
@@ -142,8 +153,9 @@ class DeliveryHooks:
     def on_retry(self, session: Session, task: EndedTask) -> None:
         """Send it again, also what has arrived already. Raises ConflictError without a receiver."""
         delivery = _of(session, task)
-        if delivery is None or session.get(Subscription, delivery.subscription_id) is None:
-            raise ConflictError("the subscription is gone", code="subscription_gone")
+        if delivery is None:
+            raise ConflictError("the delivery is kept no longer", code="delivery_gone")
+        need_receiver(session.get(Subscription, delivery.subscription_id))
         delivery.state = DeliveryState.PENDING
         delivery.error_code = None
         delivery.ended_at = None
@@ -169,6 +181,13 @@ def _of(session: Session, task: EndedTask) -> Delivery | None:
     if not isinstance(task.payload, SendNotification):
         raise TypeError(f"the payload of {task.kind} names no delivery")
     return session.get(Delivery, task.payload.delivery_id)
+
+
+def _rest_seconds(session: Session, subscription: Subscription) -> float:
+    if subscription.failing_until is None:
+        return 0.0
+    now = session.scalar(sa.select(utc_clock()))
+    return max(0.0, (subscription.failing_until - now).total_seconds()) if now else 0.0
 
 
 def _iso(moment: dt.datetime) -> str:

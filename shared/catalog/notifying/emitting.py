@@ -111,14 +111,26 @@ def begin_delivery(
     )
     session.add(delivery)
     session.flush()
+    _send(session, catalogue, delivery)
+    return delivery
+
+
+def begin_again(session: Session, catalogue: Catalogue, delivery: Delivery) -> None:
+    """Let a locked delivery that has ended be sent by a new task: its old one is kept no longer."""
+    delivery.state = DeliveryState.PENDING
+    delivery.error_code = None
+    delivery.ended_at = None
+    _send(session, catalogue, delivery)
+
+
+def _send(session: Session, catalogue: Catalogue, delivery: Delivery) -> None:
     delivery.task_id = catalogue.tasks.enqueue(
         session,
         NOTIFY_SEND,
         SendNotification(delivery_id=delivery.id),
-        tenant_id=subscription.tenant_id,
+        tenant_id=delivery.tenant_id,
     ).id
     session.flush()
-    return delivery
 
 
 def _wants(subscription: Subscription, bucket_id: int, key: str, event: EventType) -> bool:

@@ -17,10 +17,18 @@ from shared.catalog.models import (
     Subscription,
     utc_clock,
 )
-from shared.catalog.notifying.emitting import QUEUE, EventType, begin_delivery, write
+from shared.catalog.models.base import MAX_KEY_BYTES
+from shared.catalog.notifying.emitting import (
+    QUEUE,
+    EventType,
+    begin_again,
+    begin_delivery,
+    write,
+)
 from shared.catalog.secret_box import SecretBox
 from shared.core.errors import ConflictError, InvalidError, NotFoundError
 from shared.core.webhooks import MAX_SECRETS, check_secret, make_secret
+from shared.outbox.schema import tasks
 
 #: Subscriptions of one tenant: each costs every event a row and a request.
 MAX_SUBSCRIPTIONS = 100
@@ -40,10 +48,14 @@ class NewSubscription:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How many deliveries were begun, and the tasks that are to be run again."""
+    """How many deliveries were begun, and the tasks that are to be run again.
+
+    `next_after` is where the next replay goes on; None when there was nothing beyond.
+    """
 
     begun: int
     again: tuple[int, ...]
+    next_after: int | None = None
 
 
 def add_subscription(
@@ -59,10 +71,14 @@ def add_subscription(
 ) -> NewSubscription:
     """Let an address hear of a tenant's events. The caller has vetted the address.
 
-    Raises InvalidError for events that are none, ConflictError when there are too many,
-    SwitchedOffError where nobody would send them.
+    Raises InvalidError for events that are none and a prefix that no key can have, ConflictError
+    when there are too many, SwitchedOffError where nobody would send them.
     """
     catalogue.need(QUEUE)
+    if len(prefix.encode()) > MAX_KEY_BYTES:
+        raise InvalidError(
+            f"a prefix has at most {MAX_KEY_BYTES} bytes of UTF-8", code="prefix_invalid"
+        )
     unknown = sorted(set(events) - set(CHOICES))
     if unknown or not events:
         raise InvalidError(f"events are some of {', '.join(CHOICES)}", code="event_unknown")
@@ -98,6 +114,16 @@ def find_subscription(
     if found is None or found.tenant_id != tenant_id:
         raise NotFoundError("there is no such subscription", code="subscription_not_found")
     return found
+
+
+def need_receiver(subscription: Subscription | None) -> None:
+    """Raise ConflictError when nobody is there to hear: it is gone, or switched off."""
+    if subscription is None:
+        raise ConflictError("the subscription is gone", code="subscription_gone")
+    if not subscription.is_enabled:
+        raise ConflictError(
+            "the subscription is switched off: switch it on first", code="subscription_off"
+        )
 
 
 def list_subscriptions(session: Session, tenant_id: str) -> list[Subscription]:
@@ -149,8 +175,12 @@ def delete_subscription(session: Session, subscription: Subscription) -> None:
 
 
 def send_test(session: Session, catalogue: Catalogue, subscription: Subscription) -> Delivery:
-    """Send an event without an object, to see that the address answers."""
+    """Send an event without an object, to see that the address answers.
+
+    Raises ConflictError (`subscription_off`) when nothing would be sent.
+    """
     catalogue.need(QUEUE)
+    need_receiver(subscription)
     notification = write(
         session,
         catalogue,
@@ -179,9 +209,11 @@ def replay(
 
     Events that were never for it are sent as well, when they fit it now and are kept still. Those
     whose delivery failed are begun anew by running their task again, which the caller does: their
-    task ids are returned.
+    task ids are returned. Raises ConflictError (`subscription_off`).
     """
     catalogue.need(QUEUE)
+    need_receiver(subscription)
+    # Shared locks: the clean-up must not take an event away while a delivery of it is written.
     notifications = session.scalars(
         sa.select(Notification)
         .where(
@@ -191,6 +223,7 @@ def replay(
         )
         .order_by(Notification.id)
         .limit(limit)
+        .with_for_update(read=True)
     ).all()
     begun = {
         delivery.notification_id: delivery
@@ -201,6 +234,8 @@ def replay(
             )
         )
     }
+    failed = [one for one in begun.values() if one.state == DeliveryState.FAILED]
+    kept = _kept(session, failed)
     count, again = 0, []
     for notification in notifications:
         delivery = begun.get(notification.id)
@@ -208,9 +243,32 @@ def replay(
             if _fits(subscription, notification):
                 begin_delivery(session, catalogue, notification.id, subscription)
                 count += 1
-        elif delivery.state == DeliveryState.FAILED and delivery.task_id is not None:
-            again.append(delivery.task_id)
-    return Replayed(count, tuple(again))
+        elif delivery.state == DeliveryState.FAILED:
+            if delivery.task_id in kept:
+                again.append(delivery.task_id)
+            else:
+                count += send_anew(session, catalogue, delivery.id)
+    is_full = len(notifications) == limit
+    return Replayed(count, tuple(again), notifications[-1].id if is_full else None)
+
+
+def send_anew(session: Session, catalogue: Catalogue, delivery_id: int) -> bool:
+    """Give a delivery that has ended a new task when its old one is kept no longer.
+
+    False when it waits, is gone, or has its task still, which is to be run again. The caller has
+    made sure that somebody hears.
+    """
+    delivery = session.get(Delivery, delivery_id, with_for_update=True, populate_existing=True)
+    if delivery is None or delivery.state == DeliveryState.PENDING or _kept(session, [delivery]):
+        return False
+    begin_again(session, catalogue, delivery)
+    return True
+
+
+def _kept(session: Session, deliveries: Sequence[Delivery]) -> frozenset[int]:
+    """Return the ids of those tasks of deliveries that were not purged."""
+    ids = [one.task_id for one in deliveries if one.task_id is not None]
+    return frozenset(session.scalars(sa.select(tasks.c.id).where(tasks.c.id.in_(ids))))
 
 
 def _fits(subscription: Subscription, notification: Notification) -> bool:

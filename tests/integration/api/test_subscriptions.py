@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from shared.catalog.models import Delivery
+from shared.catalog.notifying.subscriptions import replay
+from shared.outbox.schema import tasks
 from tests.integration.api.stack import BUCKET, OTHER, Stack
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -60,9 +64,10 @@ def test_events_and_what_was_sent_are_listed_and_sent_again(stack: Stack) -> Non
         "items"
     ]
     assert given_up["id"] == listed[0]["id"]
-    assert client.post(f"/subscriptions/{own}:replay", json={}).json() == {"begun": 1}
+    assert client.post(f"/subscriptions/{own}:replay", json={}).json()["begun"] == 1
     second = client.post("/subscriptions", json=ORDER).json()["id"]
-    assert client.post(f"/subscriptions/{second}:replay", json={}).json() == {"begun": 1}
+    replayed = client.post(f"/subscriptions/{second}:replay")
+    assert replayed.json() == {"begun": 1, "next_after": None}
     assert stack.count(Delivery.__tablename__) == 3
 
 
@@ -77,6 +82,7 @@ def test_events_and_what_was_sent_are_listed_and_sent_again(stack: Stack) -> Non
         {**ORDER, "events": ["object.exploded"]},
         {**ORDER, "bucket": "nowhere"},
         {**ORDER, "colour": "red"},
+        {**ORDER, "prefix": "é" * 513},
     ],
 )
 def test_bad_orders_make_nothing(stack: Stack, order: dict[str, Any]) -> None:
@@ -97,6 +103,73 @@ def test_a_tenants_subscriptions_are_its_own(stack: Stack) -> None:
     reader = stack.client("notifications:read")
     assert reader.get(f"/subscriptions/{own}").status_code == 200
     assert reader.post("/subscriptions", json=ORDER).status_code == 403
+
+
+def test_a_subscription_that_is_off_is_sent_nothing_by_hand(stack: Stack) -> None:
+    client = stack.client()
+    own = client.post("/subscriptions", json=ORDER).json()["id"]
+    tested = client.post(f"/subscriptions/{own}:test").json()
+    client.post(f"/tasks/{tested['task_id']}:cancel")
+    client.patch(f"/subscriptions/{own}", json={"is_enabled": False})
+    for address in (
+        f"/subscriptions/{own}:test",
+        f"/subscriptions/{own}:replay",
+        f"/deliveries/{tested['id']}:replay",
+        f"/tasks/{tested['task_id']}:retry",
+    ):
+        answer = client.post(address)
+        assert (answer.status_code, answer.json()["code"]) == (409, "subscription_off")
+    assert stack.count(Delivery.__tablename__) == 1
+
+
+def test_what_was_sent_long_ago_is_sent_again_without_its_old_task(stack: Stack) -> None:
+    client = stack.client()
+    own = client.post("/subscriptions", json=ORDER).json()["id"]
+    for key in ("a", "b"):
+        client.put(f"/buckets/{BUCKET}/objects/{key}", content=b"x")
+        client.delete(f"/buckets/{BUCKET}/objects/{key}")
+    listed = client.get("/deliveries", params={"subscription": own}).json()["items"]
+    old = [one["task_id"] for one in listed]
+    for task_id in old:
+        client.post(f"/tasks/{task_id}:cancel")
+    with stack.deps.database.engine.begin() as connection:
+        connection.execute(sa.delete(tasks).where(tasks.c.id.in_(old)))
+
+    one = client.post(f"/deliveries/{listed[0]['id']}:replay")
+    rest = client.post(f"/subscriptions/{own}:replay")
+
+    assert (one.status_code, one.json()["state"]) == (202, "pending")
+    assert rest.json()["begun"] == 1, "the other one waits already"
+    now = client.get("/deliveries", params={"subscription": own}).json()["items"]
+    assert [each["state"] for each in now] == ["pending"] * 2
+    assert not {each["task_id"] for each in now} & set(old)
+
+
+def test_a_replay_says_where_the_next_one_goes_on(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.api.routes.subscriptions.replay", partial(replay, limit=2))
+    client = stack.client()
+    client.post("/subscriptions", json=ORDER)
+    for key in ("a", "b", "c"):
+        client.put(f"/buckets/{BUCKET}/objects/{key}", content=b"x")
+        client.delete(f"/buckets/{BUCKET}/objects/{key}")
+    late = client.post("/subscriptions", json=ORDER).json()["id"]
+    first = client.post(f"/subscriptions/{late}:replay").json()
+    assert (first["begun"], first["next_after"] is None) == (2, False)
+    then = client.post(f"/subscriptions/{late}:replay", json={"after": first["next_after"]})
+    assert then.json() == {"begun": 1, "next_after": None}
+
+
+def test_a_subscription_says_that_its_bucket_is_gone(stack: Stack) -> None:
+    client = stack.client()
+    client.put("/buckets/brief", json={"channels": ["disk-1"]})
+    made = client.post("/subscriptions", json={**ORDER, "bucket": "brief"}).json()
+    assert made["is_bucket_gone"] is False
+    assert client.delete("/buckets/brief").status_code == 204
+    client.put("/buckets/brief", json={"channels": ["disk-1"]})
+    shown = client.get(f"/subscriptions/{made['id']}").json()
+    assert (shown["bucket"], shown["is_bucket_gone"]) == (None, True)
 
 
 def test_switched_off_nobody_subscribes(stack: Stack) -> None:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import ssl
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
 
 from services.notify.handlers import Deps, send
+from services.notify.turns import Turns
 from shared.catalog.deletes import delete_object
-from shared.catalog.models import Delivery, DeliveryState, Subscription, utc_now
+from shared.catalog.models import (
+    Delivery,
+    DeliveryState,
+    Notification,
+    Subscription,
+    utc_clock,
+    utc_now,
+)
+from shared.catalog.notifying.deliveries import FAILURES_TO_REST, refused
 from shared.catalog.notifying.subscriptions import (
     add_subscription,
     delete_subscription,
@@ -25,9 +36,12 @@ from shared.core.errors import InvalidError, SwitchedOffError
 from shared.fetch import Fetcher, FetchPolicy
 from shared.outbox.manual import retry
 from shared.storage.errors import ChannelRefused
+from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.handlers import TENANT, Stand
 from tests.support.reviewer import Reviewer, running_reviewer
 
+#: More than the first rest, less than the third.
+REST = dt.timedelta(seconds=9)
 ALL = ("object.stored", "object.blocked", "object.deleted", "object.failed")
 
 
@@ -41,7 +55,7 @@ def receiver() -> Iterator[Reviewer]:
 
 def deps(stand: Stand, allow: tuple[str, ...] = ("127.0.0.0/8:*",)) -> Deps:
     fetcher = Fetcher(FetchPolicy(allow=allow), tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-    return Deps(db=stand.db, secrets=stand.secrets, fetcher=fetcher)
+    return Deps(db=stand.db, secrets=stand.secrets, fetcher=fetcher, turns=Turns(4))
 
 
 def subscribe(
@@ -111,6 +125,7 @@ def test_a_tenant_hears_what_became_of_its_objects(stand: Stand, receiver: Revie
     assert heard(receiver) == [("object.stored", "k"), ("object.deleted", "k")]
     data = receiver.asked[0].question["data"]
     assert (data["bucket"], data["version_id"], data["size"]) == ("photos", version_id, 5)
+    assert "bucket_id" not in data
     assert {one.state for one in deliveries(stand)} == {DeliveryState.DELIVERED}
     assert len({one.message_id for one in receiver.asked}) == 2
 
@@ -282,3 +297,49 @@ def test_switched_off_nothing_is_written(stand: Stand, receiver: Reviewer) -> No
     assert deliveries(stand) == []
     with pytest.raises(SwitchedOffError):
         subscribe(stand, receiver)
+
+
+def test_failures_at_the_same_time_make_no_long_rest(stand: Stand, receiver: Reviewer) -> None:
+    own = subscribe(stand, receiver)
+    bucket = stand.bucket()
+    for number in range(8):
+        stored(stand, bucket, str(number), b"%d" % number)
+    for one in deliveries(stand):
+        stand.db.run_session(
+            partial(refused, delivery_id=one.id, status=500, code="status_500", is_gone=False)
+        )
+    late = subscription(stand, own)
+    assert late.failures == FAILURES_TO_REST
+    assert late.failing_until is not None
+    assert late.failing_until - stand.look(lambda s: s.scalar(sa.select(utc_clock()))) < REST
+
+
+def test_what_ended_long_ago_is_forgotten_what_waits_stays(
+    stand: Stand, receiver: Reviewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.catalog.sweeps.context.PAGE_ROWS", 2)
+    bucket = stand.bucket()
+    subscribe(stand, receiver, "object.stored")
+    for number in range(5):
+        stored(stand, bucket, str(number), b"%d" % number)
+    deliver(stand)
+    stored(stand, bucket, "waits", b"w")
+    stored(stand, bucket, "young", b"y")
+    ages = {6: 90, 7: 1}
+    with stand.bench.engine.begin() as connection:
+        for one in deliveries(stand):
+            then = utc_now(-86400 * ages.get(one.id, 40))
+            ended = {} if one.ended_at is None else {"ended_at": then}
+            connection.execute(
+                sa.update(Delivery).where(Delivery.id == one.id).values(created_at=then, **ended)
+            )
+            connection.execute(
+                sa.update(Notification)
+                .where(Notification.id == one.notification_id)
+                .values(created_at=then)
+            )
+    assert passes(sweeper(stand, notification_days=0)).counts["notifications"] == {}
+    counts = passes(sweeper(stand, notification_days=30)).counts["notifications"]
+    assert counts == {"deliveries": 5, "notifications": 5}
+    assert [one.id for one in deliveries(stand)] == [6, 7]
+    assert deliver(stand) == ["completed"] * 2
