@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
@@ -45,7 +46,12 @@ def working(stand: Stand, url: str, redis_url: str, namespace: str) -> Iterator[
             catalogue,
             reviewing.Deps(db=db, catalogue=catalogue, staging=stand.staging),
         ),
-        delete_actors.register(outbox, catalogue, deleting.Deps(db=db, channels=stand.channels)),
+        delete_actors.register(
+            outbox,
+            catalogue,
+            deleting.Deps(db=db, channels=stand.channels),
+            replace(stand.prefix, catalogue=catalogue),
+        ),
     ]
     assert [actor.queue_name for actor in actors] == ["upload", "review", "delete"]
     stand.catalogue = catalogue
