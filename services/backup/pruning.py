@@ -42,14 +42,15 @@ def prune(execution: Execution, payload: PruneBackups, deps: Deps) -> Snooze | N
     failpoint("backup.prune_claimed")
     for run_id in deps.db.run_session(lambda session: _outlived(session, payload), read_only=True):
         execution.check()
-        fenced.fenced(
+        is_pruned = fenced.fenced(
             execution,
             deps.db,
             lock=partial(lock_run, run_id=run_id),
-            body=partial(retention.prune_run, run_id=run_id),
+            body=partial(_prune_run, run_id=run_id),
         )
         failpoint("backup.after_prune_run")
-        _log.info("backup_run_pruned", run_id=run_id)
+        if is_pruned:
+            _log.info("backup_run_pruned", run_id=run_id)
     _forget_items(execution, payload, deps)
     due = _condemn(execution, payload, deps)
     failpoint("backup.after_condemn")
@@ -73,6 +74,14 @@ def _outlived(session: Session, payload: PruneBackups) -> list[int]:
     runs = retention.complete_runs(session, payload.bucket_id, payload.target)
     kept = [rules.Kept(run.id, run.snapshot_at) for run in runs if run.snapshot_at is not None]
     return rules.outlived(kept, policy, now=now)
+
+
+def _prune_run(session: Session, run_id: int) -> bool:
+    """Drop a locked run, unless a restore reads it: a later pruning finds it again."""
+    if retention.is_read(session, run_id):
+        return False
+    retention.prune_run(session, run_id)
+    return True
 
 
 def _forget_items(execution: Execution, payload: PruneBackups, deps: Deps) -> None:

@@ -53,6 +53,8 @@ class KeyRestore:
         self._run_id = restore.run_id
         self._begun_at = restore.created_at
         self._offset = int((restore.cursor or {}).get("offset", 0))
+        # Positions of a manifest that had to be left come before those of the present one.
+        self._base = int((restore.cursor or {}).get("base", 0))
         self._pending: list[Result] = []
         self._written_at = monotonic()
 
@@ -93,6 +95,7 @@ class KeyRestore:
             )
             if found is None:
                 return None
+            self._base += self._offset
             self._run_id, self._offset = found.run_id, 0
         return found
 
@@ -189,7 +192,7 @@ class KeyRestore:
         def write(session: Session) -> list[str]:
             answer = commit.apply(session)
             result = Result(
-                position=offset,
+                position=self._base + offset,
                 key=entry.key,
                 outcome="restored",
                 size=entry.size,
@@ -215,7 +218,7 @@ class KeyRestore:
     ) -> None:
         self._pending.append(
             Result(
-                position=offset,
+                position=self._base + offset,
                 key=entry.key,
                 outcome=outcome,
                 size=entry.size,
@@ -246,7 +249,7 @@ class KeyRestore:
             session,
             self._id,
             results,
-            cursor={"offset": offset},
+            cursor={"offset": offset, "base": self._base},
             keeps_items=not self._is_dry,
         )
 

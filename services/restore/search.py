@@ -50,7 +50,7 @@ def search(execution: Execution, restore: Restore, deps: Deps, *, is_deep: bool)
     """
     after = (restore.cursor or {}).get("key")
     while True:
-        page, last = deps.db.run_session(
+        page, last, is_end = deps.db.run_session(
             lambda session, behind=after: _page(  # type: ignore[misc]
                 session, restore.bucket_id, restore.prefix, behind, deps.page_entries
             ),
@@ -66,19 +66,19 @@ def search(execution: Execution, restore: Restore, deps: Deps, *, is_deep: bool)
             if outcome == "lost" and not restore.is_dry_run:
                 _report(deps, copy)
         failpoint("restore.before_page")
-        if last is None and not page:
-            return
-        _write(execution, restore.id, counts, last, deps)
-        failpoint("restore.after_page")
-        if last is None:
+        if last is not None:
+            # The last page as well moves the cursor: who comes after a death counts nothing twice.
+            _write(execution, restore.id, counts, last, deps)
+            failpoint("restore.after_page")
+        if is_end:
             return
         after = last
 
 
 def _page(
     session: Session, bucket_id: int, prefix: str, after: str | None, limit: int
-) -> tuple[list[Copy], str | None]:
-    """Return the copies of the next keys, and the last key when more may follow."""
+) -> tuple[list[Copy], str | None, bool]:
+    """Return the copies of the next keys, the last of these keys, and whether no more follow."""
     key = sa.type_coerce(ObjectRow.key, sa.LargeBinary)
     start = prefix.encode()
     statement = sa.select(ObjectRow.key, ObjectRow.current_version_id).where(
@@ -106,7 +106,7 @@ def _page(
         .order_by(Version.id, Location.id)
     )
     copies = [Copy(names[row[0]], *row[1:]) for row in found]
-    return copies, rows[-1].key if len(rows) == limit else None
+    return copies, rows[-1].key if rows else None, len(rows) < limit
 
 
 def _look(execution: Execution, deps: Deps, copy: Copy, *, is_deep: bool) -> str:
@@ -145,15 +145,14 @@ def _report(deps: Deps, copy: Copy) -> None:
 
 
 def _write(
-    execution: Execution, restore_id: int, counts: Counter[str], last: str | None, deps: Deps
+    execution: Execution, restore_id: int, counts: Counter[str], last: str, deps: Deps
 ) -> None:
     def write(session: Session) -> dict[str, Any]:
         restore = session.get(Restore, restore_id)
         if restore is None or restore.state != RestoreState.OPEN:
             raise SupersededError("the restore is over", restore_id=restore_id)
         restore.counts = dict(Counter(restore.counts or {}) + counts)
-        if last is not None:
-            restore.cursor = {"key": last}
+        restore.cursor = {"key": last}
         session.flush()
         return restore.counts
 

@@ -21,6 +21,7 @@ from shared.catalog.backups.retention import prune_run
 from shared.catalog.backups.runs import cancel_run, enqueue_prune, manual_slot, open_run
 from shared.catalog.buckets import get_bucket
 from shared.catalog.models import BackupRun, BackupRunState
+from shared.catalog.regions import region_of
 from shared.core.errors import NotFoundError
 
 router = APIRouter(tags=["backups"], route_class=JsonRoute)
@@ -70,7 +71,10 @@ async def post_backup(caller: CallerDep, bucket: BucketName, ticket: TicketDep) 
         api.deps.catalogue.need("backup")
         found = get_bucket(session, principal.tenant_id, bucket)
         api.backlog.check(
-            session, queue="backup", region=found.region, tenant_id=principal.tenant_id
+            session,
+            queue="backup",
+            region=region_of(session, found, "backup"),
+            tenant_id=principal.tenant_id,
         )
         run = open_run(session, api.deps.catalogue, found.id, slot=manual_slot())
         return Answer(202, BackupView.model_validate(run).model_dump(mode="json"))
@@ -138,7 +142,7 @@ async def cancel_backup(
 async def delete_backup(caller: CallerDep, bucket: BucketName, run_id: RunId) -> None:
     """Drop a complete backup; what only it names goes after the rule's grace.
 
-    Scope `backups:write`.
+    A 409 while an open restore reads it. Scope `backups:write`.
     """
     catalogue = caller.api.deps.catalogue
 

@@ -22,6 +22,8 @@ from shared.catalog.models import (
     BackupRun,
     BackupRunState,
     Bucket,
+    Restore,
+    RestoreState,
     utc_clock,
 )
 from shared.core.errors import ConflictError
@@ -54,14 +56,25 @@ def complete_runs(session: Session, bucket_id: int, target: str) -> Sequence[Bac
 
 
 def prune_run(session: Session, run_id: int) -> None:
-    """Drop a complete run; what only it named may go after the grace."""
+    """Drop a complete run; what only it named may go after the grace.
+
+    Raises ConflictError: `backup_not_complete`, `backup_in_use` while an open restore reads it.
+    """
     run = lock_run(session, run_id)
     if run is None or run.state == BackupRunState.PRUNED:
         return
     if run.state != BackupRunState.COMPLETE:
         raise ConflictError(f"the run is {run.state}", code="backup_not_complete", state=run.state)
+    if is_read(session, run_id):
+        raise ConflictError("an open restore reads the backup", code="backup_in_use")
     run.state, run.ended_at = BackupRunState.PRUNED, utc_clock()
     session.flush()
+
+
+def is_read(session: Session, run_id: int) -> bool:
+    """Tell whether an open restore reads a run; the run's lock guards the answer."""
+    reading = sa.exists().where(Restore.state == RestoreState.OPEN, Restore.run_id == run_id)
+    return session.scalar(sa.select(reading)) is True
 
 
 def forget_items(session: Session, bucket_id: int, target: str, *, limit: int) -> int:

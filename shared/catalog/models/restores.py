@@ -47,7 +47,8 @@ class Loss(Base):
 class Restore(Base):
     """A bucket or prefix brought back to a point in time, or searched for lost content.
 
-    `run_id` is the backup run whose manifest is read; `cursor` how far; `counts` what came of it.
+    `run_id` is the backup run whose manifest is read; `cursor` how far, and as its
+    `base` how far manifests were read that had to be left; `counts` what came of it.
     """
 
     __tablename__ = "restores"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.backups.runs import lock_run
 from shared.catalog.models import (
     BackupContent,
     BackupContentState,
@@ -49,12 +50,15 @@ def find_manifest(session: Session, run_id: int) -> HeldManifest | None:
 def choose_older(session: Session, restore_id: int) -> HeldManifest | None:
     """Let a locked restore read the next older complete run instead; None when there is none.
 
-    It begins anew: what is restored already is found to be the same.
+    It begins anew: what is restored already is found to be the same. What was noted stays, and the
+    positions of what is noted from now on come behind it (`base`).
     """
     restore = session.get(Restore, restore_id)
     if restore is None or restore.state != RestoreState.OPEN or restore.run_id is None:
         raise SupersededError("the restore is over", restore_id=restore_id)
     present = session.get_one(BackupRun, restore.run_id)
+    cursor = restore.cursor or {}
+    base = int(cursor.get("base", 0)) + int(cursor.get("offset", 0))
     older = session.scalars(
         sa.select(BackupRun.id)
         .where(
@@ -63,11 +67,12 @@ def choose_older(session: Session, restore_id: int) -> HeldManifest | None:
             BackupRun.snapshot_at < present.snapshot_at,
         )
         .order_by(BackupRun.snapshot_at.desc(), BackupRun.id.desc())
-    )
+    ).all()
     for run_id in older:
+        lock_run(session, run_id)
         found = find_manifest(session, run_id)
         if found is not None:
-            restore.run_id, restore.cursor = run_id, None
+            restore.run_id, restore.cursor = run_id, {"offset": 0, "base": base}
             session.flush()
             return found
     return None

@@ -9,6 +9,7 @@ import pydantic
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.backups.runs import lock_run
 from shared.catalog.context import Catalogue
 from shared.catalog.models import (
     BackupRun,
@@ -116,12 +117,13 @@ def _choose_run(session: Session, bucket: Bucket, spec: RestoreSpec, at: dt.date
         query = query.where(BackupRun.id == spec.run)
     if at is not None:
         query = query.where(BackupRun.snapshot_at <= at)
-    found = session.scalar(
-        query.order_by(BackupRun.snapshot_at.desc(), BackupRun.id.desc()).limit(1)
-    )
-    if found is None:
-        raise NotFoundError("no complete backup fits", code="backup_not_found")
-    return found
+    query = query.order_by(BackupRun.snapshot_at.desc(), BackupRun.id.desc()).limit(1)
+    while (found := session.scalar(query)) is not None:
+        # It is pruned either before this lock, or not while the restore is open.
+        run = lock_run(session, found)
+        if run is not None and run.state == BackupRunState.COMPLETE:
+            return found
+    raise NotFoundError("no complete backup fits", code="backup_not_found")
 
 
 def lock_restore(session: Session, restore_id: int) -> Restore | None:

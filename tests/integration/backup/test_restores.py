@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.orm import Session
 
+from shared.catalog.backups.retention import prune_run
 from shared.catalog.models import BackupContent, Bucket, Restore
 from shared.catalog.restores.runs import RestoreSpec, cancel_restore, open_restore
 from shared.core.clock import Deadline
-from shared.core.errors import NotFoundError
-from tests.support.backups import TARGET, BackupStand
+from shared.core.errors import ConflictError, NotFoundError
+from tests.support.backups import TARGET, BackupStand, crash
 from tests.support.handlers import PART_BYTES
 from tests.support.outbox import Thread
 
@@ -244,3 +247,75 @@ def test_an_emptied_channel_is_filled_again_and_reads_are_as_before(stand: Backu
     after = stand.bring_back(bucket, mode="content", deep=True)
     assert (after.counts or {})["present"] == 8
     assert "lost" not in (after.counts or {})
+
+
+def open_one(stand: BackupStand, bucket: int, **spec: Any) -> Restore:
+    """Open a restore, and leave its task waiting."""
+
+    def begin(session: Session) -> Restore:
+        row = session.get_one(Bucket, bucket)
+        return open_restore(session, stand.catalogue, row, RestoreSpec(**spec), at=None)
+
+    return stand.db.run_session(begin)
+
+
+def revive(stand: BackupStand, task_id: int) -> None:
+    """Bring the task of a dead process back, as the lease scan does, and work on it."""
+    stand.bench.set(task_id, state="pending", owner=None, lease_until=None)
+    assert stand.work(task_id) == "completed"
+
+
+def test_a_manifest_damaged_half_way_is_left_for_the_older_one(
+    stand: BackupStand, tmp_path: Path
+) -> None:
+    bucket = stand.backed_up()
+    for key in ("1", "2", "3"):
+        stand.stored(bucket, key, key.encode())
+    first = stand.back_up(bucket)
+    stand.back_up(bucket)
+    for key in ("1", "2", "3"):
+        stand.remove(bucket, key)
+    begun = open_one(stand, bucket)
+    assert begun.task_id is not None
+    assert crash(stand, tmp_path, begun.task_id, "restore.after_key") == -9
+    assert len(stand.outcomes(begun.id)) == 1
+    manifest = stand.contents("stored", "manifest")[1]
+    stand.channels.faulty[TARGET].inner.delete(manifest.key, deadline=Deadline(10))
+    revive(stand, begun.task_id)
+    done = stand.restore_row(begun.id)
+    assert (done.state, done.run_id) == ("complete", first.id)
+    assert stand.outcomes(begun.id) == {"1": "same", "2": "restored", "3": "restored"}
+    assert (done.counts or {})["restored"] == 3
+
+
+def test_a_backup_that_a_restore_reads_is_not_pruned(stand: BackupStand) -> None:
+    bucket = stand.backed_up(keep_runs=1)
+    stand.stored(bucket, "k", b"old")
+    first = stand.back_up(bucket)
+    begun = open_one(stand, bucket, policy="always")
+    stand.stored(bucket, "k", b"new")
+    stand.back_up(bucket)
+    stand.work_all("delete")
+    assert stand.run_row(first.id).state == "complete"
+    with pytest.raises(ConflictError) as refused:
+        stand.db.run_session(lambda session: prune_run(session, first.id))
+    assert refused.value.code == "backup_in_use"
+    assert stand.work(begun.task_id) == "completed"
+    assert stand.outcomes(begun.id) == {"k": "restored"}
+    assert bytes_of(stand, bucket, "k") == b"old"
+    assert stand.prune_target(bucket) == ["completed"]
+    assert stand.run_row(first.id).state == "pruned"
+
+
+def test_a_search_that_dies_behind_its_last_page_counts_nothing_twice(
+    stand: BackupStand, tmp_path: Path
+) -> None:
+    bucket = stand.backed_up()
+    for key in ("1", "2"):
+        stand.stored(bucket, key, key.encode())
+    begun = open_one(stand, bucket, mode="content")
+    assert begun.task_id is not None
+    assert crash(stand, tmp_path, begun.task_id, "restore.after_page") == -9
+    revive(stand, begun.task_id)
+    done = stand.restore_row(begun.id)
+    assert (done.state, (done.counts or {})["present"]) == ("complete", 2)
