@@ -32,12 +32,13 @@ class Answer:
     """What a request was answered with: a status and a JSON document.
 
     `kept` is the document for the times after the first, where that must differ: a secret is shown
-    once, and never stored.
+    once, and never stored. The staging files of `released` may be unlinked after the commit.
     """
 
     status: int
     document: dict[str, Any]
     kept: dict[str, Any] | None = None
+    released: tuple[str, ...] = ()
 
 
 async def read_ticket(

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from services.api.deps import Caller
 from services.api.idempotency import Answer, Ticket, is_known, once
+from services.api.storing import discard
 from shared.catalog.accounts import Principal
 from shared.core.errors import ConflictError
 
@@ -19,12 +20,20 @@ async def write_once(
     ticket: Ticket | None,
     work: Callable[[Session, Principal], Answer],
 ) -> JSONResponse:
-    """Do `work` and keep its answer in one transaction; a repeated request gets that answer."""
+    """Do `work` and keep its answer in one transaction; a repeated request gets that answer.
+
+    The staging files that the answer releases go after the commit. They come with the answer: a try
+    that was undone must release none.
+    """
 
     def transaction(session: Session, principal: Principal) -> Answer:
         return once(session, principal.tenant_id, ticket, lambda: work(session, principal))
 
-    return _response(await caller.write(scope, transaction))
+    answer = await caller.write(scope, transaction)
+    if answer.released:
+        staging = caller.api.deps.staging
+        await caller.api.work.clean_up(lambda: discard(staging, *answer.released))
+    return _response(answer)
 
 
 async def act_once(

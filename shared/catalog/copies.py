@@ -6,7 +6,7 @@ a task bring it there first, and the commit comes then (`shared.catalog.object_c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -35,6 +35,7 @@ from shared.catalog.models import (
 )
 from shared.catalog.notifying.emitting import EventType, emit
 from shared.catalog.payloads import REPLICA_OBJECT, CopyObject
+from shared.catalog.regions import region_of
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.verdicts import has_passed
 from shared.catalog.versions import refresh
@@ -71,14 +72,21 @@ class CopyBegun:
     source_version_id: int
 
 
-def copy_object(session: Session, catalogue: Catalogue, order: CopyOrder) -> PutAnswer | CopyBegun:
+def copy_object(
+    session: Session,
+    catalogue: Catalogue,
+    order: CopyOrder,
+    *,
+    admit: Callable[[str], None] = lambda _region: None,
+) -> PutAnswer | CopyBegun:
     """Copy or move what a key serves, at once where its bytes are where they should be.
 
     A move ends the source's version in the same transaction; what is in review there stays. The
-    caller has seen to it that both buckets are one tenant's. Raises NotFoundError, NotStoredYet
-    for a source that its upload has not stored yet, PreconditionError, InvalidError,
-    TooLargeError, ConflictError (`object_held`, `content_not_reviewed`) and SwitchedOffError; then
-    nothing is written.
+    caller has seen to it that both buckets are one tenant's. `admit` is asked with the target's
+    region before a task is made, and may refuse. Raises NotFoundError, NotStoredYet for a source
+    that its upload has not stored yet, PreconditionError, InvalidError, TooLargeError,
+    ConflictError (`object_held`, `content_not_reviewed`) and SwitchedOffError; then nothing is
+    written.
     """
     check_key(order.source_key)
     check_key(order.target_key)
@@ -99,6 +107,7 @@ def copy_object(session: Session, catalogue: Catalogue, order: CopyOrder) -> Put
     is_within = order.source_bucket_id == order.target_bucket_id
     if not (is_within or is_placed(session, blob, bucket)):
         catalogue.need("replica")
+        admit(bucket.region)
         return _begin(session, catalogue, bucket, order, version, blob, target, facts)
     return write_copy(
         session,
@@ -274,7 +283,7 @@ def _begin(
         REPLICA_OBJECT,
         CopyObject(copy_id=copy.id),
         tenant_id=bucket.tenant_id,
-        region=bucket.region,
+        region=region_of(session, bucket, "replica"),
     )
     copy.task_id = enqueued.id
     session.flush()

@@ -19,7 +19,6 @@ from services.api.lifetimes import Expires
 from services.api.openapi import WRITE_CONDITIONS
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName, KeyPath, PutView, put_response
-from services.api.storing import discard
 from services.api.uploads import client_metadata
 from services.api.views import MAX_ID, NAME_PATTERN, Time, View
 from shared.catalog.accounts import Principal
@@ -30,11 +29,13 @@ from shared.catalog.limits import check_key
 from shared.catalog.models import Copy
 from shared.catalog.models.base import MAX_KEY_BYTES
 from shared.catalog.object_copies import find_copy
+from shared.catalog.payloads import REPLICA_OBJECT
 from shared.core.failpoints import failpoint
 
 router = APIRouter(tags=["objects"], route_class=JsonRoute)
 
 COPY, MOVE = ":copy", ":move"
+QUEUE = REPLICA_OBJECT.partition(".")[0]
 
 
 class Target(Expires):
@@ -83,6 +84,7 @@ _RESPONSES: dict[int | str, dict[str, object]] = {
     200: {"model": PutView, "description": "The target's key had content before."},
     202: {"model": BegunView, "description": "The bytes go to another channel first."},
     409: {"description": "`source_not_stored`: not yet; see Retry-After. `object_held`, ..."},
+    429: {"description": "Too many copies over channels wait already; see Retry-After."},
 }
 
 
@@ -165,10 +167,18 @@ async def _copy(
     sent = parse_conditions(request.headers).for_write()
     wanted = None if target.etag is None else (target.etag.strip('"'),)
     into = target.bucket or bucket
-    released: tuple[str, ...] = ()
+
+    waits: tuple[str, str] | None = None
 
     def work(session: Session, principal: Principal) -> Answer:
-        nonlocal released
+        nonlocal waits
+
+        def admit(region: str) -> None:
+            nonlocal waits
+            api.backlog.check(session, queue=QUEUE, region=region, tenant_id=principal.tenant_id)
+            waits = region, principal.tenant_id
+
+        waits = None
         source_bucket = get_bucket(session, principal.tenant_id, bucket)
         order = CopyOrder(
             source_bucket_id=source_bucket.id,
@@ -182,7 +192,7 @@ async def _copy(
             source_conditions=Conditions(if_match=sent.if_match),
             target_conditions=Conditions(if_match=wanted, if_none_match=sent.if_none_match),
         )
-        answer = copy_object(session, catalogue, order)
+        answer = copy_object(session, catalogue, order, admit=admit)
         failpoint("api.copy.written")
         if isinstance(answer, CopyBegun):
             view = BegunView(
@@ -193,12 +203,13 @@ async def _copy(
                 task_id=answer.task_id,
             )
             return Answer(202, view.model_dump(mode="json"))
-        released = answer.released
         response = put_response(into, target.key, answer)
-        return Answer(response.status_code, json.loads(bytes(response.body)))
+        return Answer(
+            response.status_code, json.loads(bytes(response.body)), released=answer.released
+        )
 
     response = await write_once(caller, "objects:write", ticket, work)
     failpoint("api.copy.committed")
-    if released:
-        await api.work.clean_up(lambda: discard(api.deps.staging, *released))
+    if waits is not None:
+        api.backlog.add(queue=QUEUE, region=waits[0], tenant_id=waits[1])
     return response

@@ -20,7 +20,6 @@ from services.api.openapi import WRITE_CONDITIONS
 from services.api.possession import Proof, check_proof
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName, PutView, put_response
-from services.api.storing import discard
 from services.api.uploads import client_metadata
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
@@ -88,7 +87,6 @@ async def post_instant_upload(
     check_key(upload.key, max_bytes=settings.max_key_bytes)
     metadata = client_metadata(upload.metadata, max_bytes=settings.max_metadata_bytes)
     conditions = parse_conditions(request.headers).for_write()
-    released: tuple[str, ...] = ()
     if upload.proof is not None:
         await check_proof(
             caller, upload.proof, sha256=check_sha256(upload.sha256), size=upload.size
@@ -109,16 +107,12 @@ async def post_instant_upload(
             is_proven=upload.proof is not None,
             lifetime=upload.lifetime,
         )
-        nonlocal released
-        released = answer.released
         response = put_response(bucket, upload.key, answer)
-        return Answer(response.status_code, json.loads(bytes(response.body)))
+        return Answer(
+            response.status_code, json.loads(bytes(response.body)), released=answer.released
+        )
 
-    response = await write_once(caller, "objects:write", ticket, work)
-    if released:
-        staging = caller.api.deps.staging
-        await caller.api.work.clean_up(lambda: discard(staging, *released))
-    return response
+    return await write_once(caller, "objects:write", ticket, work)
 
 
 @router.post(

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 import httpx
+import pymysql
 import pytest
+import sqlalchemy as sa
 
 from tests.integration.api.stack import BUCKET, OTHER, Stack
 from tests.integration.api.working import uploading_worker
@@ -114,3 +116,67 @@ def test_action_without_a_key_is_no_action(client: httpx.Client) -> None:
     answer = client.post(f"{OBJECTS}/%ff:copy", json={"key": "x"})
     assert (answer.status_code, answer.json()["code"]) == (400, "key_invalid")
     assert client.post(f"{OBJECTS}/k", json={"key": "x"}).status_code == 405
+
+
+@pytest.mark.databases("mariadb")
+def test_try_that_was_undone_releases_no_bytes(
+    stack: Stack, redis_url: str, namespace: str
+) -> None:
+    """The first try supersedes a write that waits; the second finds the bytes elsewhere."""
+    stack.make_bucket("into")
+    with uploading_worker(stack, redis_url, namespace), stack.client() as client:
+        store(client, "k")
+    tries = 0
+
+    def refuse(_: sa.Connection) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise sa.exc.OperationalError("COMMIT", None, pymysql.err.OperationalError(1213, ""))
+
+    def move_away(connection: sa.Connection) -> None:
+        if tries == 1:
+            with stack.engine.connect() as other:
+                channels = "UPDATE buckets SET channels = '[\"b\"]' WHERE name = 'into'"
+                other.connection.cursor().execute(channels)
+                other.connection.commit()
+
+    with stack.client() as client:
+        target = "/buckets/into/objects/t"
+        assert client.put(target, content=b"acknowledged").status_code == 202
+        staged = stack.staged_files()
+        sa.event.listen(stack.engine, "commit", refuse)
+        sa.event.listen(stack.engine, "begin", move_away)
+        try:
+            order = {"key": "t", "bucket": "into"}
+            answer = client.post(f"{OBJECTS}/k:copy", json=order)
+        finally:
+            sa.event.remove(stack.engine, "commit", refuse)
+            sa.event.remove(stack.engine, "begin", move_away)
+        assert (tries, answer.status_code) == (2, 202), answer.text
+        assert answer.json()["state"] == "copying"
+        assert stack.staged_files() == staged
+        assert client.get(target).content == b"acknowledged"
+
+
+def test_copies_over_channels_are_not_more_than_may_wait(
+    tight_stack: Stack, redis_url: str, namespace: str
+) -> None:
+    tight_stack.make_bucket("into")
+    with (
+        uploading_worker(tight_stack, redis_url, namespace),
+        tight_stack.client() as client,
+    ):
+        store(client, "k")
+        with tight_stack.engine.begin() as connection:
+            channels = "UPDATE buckets SET channels = '[\"b\"]' WHERE name = 'into'"
+            connection.execute(sa.text(channels))
+
+        def begin(number: int) -> httpx.Response:
+            order = {"key": str(number), "bucket": "into"}
+            return client.post(f"{OBJECTS}/k:copy", json=order)
+
+        assert [begin(number).status_code for number in range(3)] == [202, 202, 202]
+        refused = begin(3)
+        assert (refused.status_code, refused.json()["code"]) == (429, "backlog_full")
+        assert tight_stack.count("copies") == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,8 +26,10 @@ from shared.catalog.models import (
 )
 from shared.catalog.object_copies import ObjectCopyCommit, read_copy
 from shared.catalog.puts import PutAnswer
+from shared.catalog.regions import drain
 from shared.catalog.review_policy import ReviewPolicy
 from shared.core.errors import (
+    BacklogError,
     BloxError,
     ConflictError,
     InvalidError,
@@ -36,13 +39,21 @@ from shared.core.errors import (
     SwitchedOffError,
     TooLargeError,
 )
+from shared.outbox.schema import tasks
 from tests.support.catalogue import World, together
 
 ANY = Conditions(if_none_match=("*",))
 
 
 def copy(
-    world: World, bucket: int, source: str, target: str, *, into: int | None = None, **options: Any
+    world: World,
+    bucket: int,
+    source: str,
+    target: str,
+    *,
+    into: int | None = None,
+    admit: Callable[[str], None] = lambda _region: None,
+    **options: Any,
 ) -> Any:
     order = CopyOrder(
         source_bucket_id=bucket,
@@ -51,7 +62,7 @@ def copy(
         target_key=target,
         **options,
     )
-    return world.run(lambda session: copy_object(session, world.catalogue, order))
+    return world.run(lambda session: copy_object(session, world.catalogue, order, admit=admit))
 
 
 def elsewhere(world: World) -> int:
@@ -304,6 +315,36 @@ def test_copy_to_another_channel_waits_for_its_bytes(world: World, bucket: int) 
     assert world.get(Copy, begun.copy_id).version_id == answer.version_id
     assert world.run(lambda session: read_copy(session, begun.copy_id)) is None
     assert breaches(world) == []
+    world.check()
+
+
+def test_copy_goes_where_the_work_of_the_targets_region_goes_now(world: World, bucket: int) -> None:
+    world.put_stored(bucket, "k")
+    into = elsewhere(world)
+    world.run(
+        lambda session: session.execute(
+            sa.text("UPDATE buckets SET region = 'eu' WHERE name = 'elsewhere'")
+        )
+    )
+    world.run(lambda session: drain(session, "eu", to="us"))
+    asked: list[str] = []
+    begun = begin(world, bucket, into, admit=asked.append)
+    assert asked == ["eu"], "the backlog is that of the bucket's own region"
+    task = sa.select(tasks.c.region).where(tasks.c.id == begun.task_id)
+    assert world.run(lambda session: session.scalar(task)) == "us"
+
+
+def test_copy_that_is_not_admitted_leaves_nothing(world: World, bucket: int) -> None:
+    def refuse(_region: str) -> None:
+        raise BacklogError("no more", retry_after_seconds=1.0)
+
+    world.put_stored(bucket, "k")
+    # By reference it makes no task: nobody is asked.
+    assert copy(world, bucket, "k", "near", admit=refuse).state == "stored"
+    into = elsewhere(world)
+    with pytest.raises(BacklogError):
+        begin(world, bucket, into, admit=refuse)
+    assert world.all(Copy) == []
     world.check()
 
 
