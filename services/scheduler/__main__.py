@@ -20,8 +20,8 @@ from shared.runtime.service import Running, run_service
 from shared.runtime.settings import Settings
 from shared.runtime.shutdown import Stage
 
-#: Scans, filler, statistics, cleanup and what they call at the same time.
-_THREADS = 5
+#: Scans, filler, drains, statistics, cleanup and what they call at the same time.
+_THREADS = 6
 #: Share of the shutdown in which ticks and scans end.
 _BACKGROUND_SHARE = 0.7
 
@@ -41,6 +41,7 @@ def _start(process: Process, parts: Parts) -> Running:
     compensator = parts.outbox.compensator()
     made = [
         ticks.redelivery(compensator, parts),
+        ticks.drained_regions(parts),
         ticks.statistics(parts, process.metrics),
         staging_cleanup(parts),
         replica_backup(parts, process.metrics),

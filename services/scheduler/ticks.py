@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 
 import redis
+import structlog
 
 from services.scheduler.clock import Tick
 from shared.catalog.channel_slots import slots_in_use
+from shared.catalog.draining import move_stragglers
 from shared.catalog.parked import count_parked
+from shared.core.clock import Deadline
 from shared.core.errors import UnavailableError
 from shared.outbox.compensator import Compensator
 from shared.outbox.nodes import live_nodes
@@ -16,6 +19,8 @@ from shared.runtime.assembly import Parts
 from shared.runtime.gauges import NodeSeen, SharedGauges
 from shared.runtime.metrics import Metrics
 from shared.runtime.statistics import count_tasks
+
+_log = structlog.get_logger("scheduler")
 
 
 def redelivery(compensator: Compensator, parts: Parts) -> Tick:
@@ -32,6 +37,24 @@ def redelivery(compensator: Compensator, parts: Parts) -> Tick:
         act,
         every_seconds=parts.settings.outbox.scan_seconds,
         limit_seconds=parts.settings.health.loop_seconds,
+    )
+
+
+def drained_regions(parts: Parts) -> Tick:
+    """Move what waits in a drained region all the same, so that it waits for nobody."""
+    limit_seconds = parts.settings.health.loop_seconds
+
+    def act(_stopping: threading.Event) -> None:
+        deadline = Deadline(limit_seconds / 2)
+        moved = move_stragglers(parts.outbox.context, deadline=deadline)
+        for region, count in moved.items():
+            _log.info("stragglers_moved", region=region, tasks=count)
+
+    return Tick(
+        "drained_regions",
+        act,
+        every_seconds=parts.settings.scheduler.drain_seconds,
+        limit_seconds=limit_seconds,
     )
 
 

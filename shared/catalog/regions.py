@@ -69,6 +69,14 @@ def _end_of_drains(session: Session, region: str) -> str:
     return BASE
 
 
+def list_drains(session: Session) -> dict[str, str]:
+    """Return where the work of each drained region goes."""
+    drained = session.scalars(
+        sa.select(RegionRow.name).where(RegionRow.drained_to.is_not(None))
+    ).all()
+    return {name: _end_of_drains(session, name) for name in drained}
+
+
 def drain(session: Session, region: str, *, to: str = BASE) -> None:
     """Send new work of a region elsewhere from now on; what waits there is not moved by this.
 

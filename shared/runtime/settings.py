@@ -172,6 +172,7 @@ class SchedulerSettings(Group):
     cleanup_seconds: float = pydantic.Field(3600.0, gt=0)
     replica_seconds: float = pydantic.Field(600.0, gt=0)
     expiry_seconds: float = pydantic.Field(300.0, gt=0)
+    drain_seconds: float = pydantic.Field(15.0, gt=0)
     backup_seconds: float = pydantic.Field(30.0, gt=0)
     #: Expired objects that one run looks at.
     expiry_objects: int = pydantic.Field(10_000, ge=1)

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.buckets import BucketSpec, put_bucket
-from shared.catalog.draining import move_waiting
+from shared.catalog.draining import move_stragglers, move_waiting
 from shared.catalog.models import Bucket, RegionRow, utc_now
 from shared.catalog.regions import drain, list_regions, region_of, reopen
 from shared.core.clock import Deadline
@@ -108,3 +108,24 @@ def test_a_drain_is_over_when_nothing_waits_and_nothing_runs(world: World, eu: i
         )
     assert region == ""
     assert move_waiting(context, "eu", to="", deadline=Deadline(10)).is_over
+
+
+def test_what_comes_into_a_drained_region_all_the_same_is_moved_on(world: World, eu: int) -> None:
+    NodeWriter(world.outbox.context).write(role="worker", queues=["upload.eu"], threads=1)
+    context = world.outbox.context
+    late, other = world.put(eu, "late"), world.put(eu, "runs")
+    with world.engine.begin() as connection:
+        connection.execute(
+            sa.update(tasks).where(tasks.c.id == other.task_id).values(state="running", owner="o")
+        )
+    assert move_stragglers(context, deadline=Deadline(10)) == {}, "nothing is drained"
+    world.run(lambda session: drain(session, "eu", to="us"))
+    world.run(lambda session: drain(session, "us", to="asia"))
+
+    assert move_stragglers(context, deadline=Deadline(10)) == {"eu": 1}
+
+    with world.engine.begin() as connection:
+        rows = connection.execute(sa.select(tasks.c.id, tasks.c.region)).all()
+        regions = {row.id: row.region for row in rows}
+    assert (regions[late.task_id], regions[other.task_id]) == ("asia", "eu")
+    assert move_stragglers(context, deadline=Deadline(10)) == {}
