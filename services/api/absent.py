@@ -21,6 +21,7 @@ from shared.catalog.origins.policy import StoredRule
 from shared.catalog.origins.pulling import NothingToPull, Pulling, begin_pull, is_missed, rule_of
 from shared.catalog.payloads import ORIGIN_PULL
 from shared.catalog.reads import Readable, open_version
+from shared.catalog.regions import region_of
 from shared.core.errors import NotFoundError
 from shared.core.failpoints import failpoint
 
@@ -93,17 +94,18 @@ async def _begin(request: Request, caller: Caller, absent: Absent) -> Pulling | 
     api = caller.api
     trace = trace_parent(request)
 
-    def work(session: Session, principal: Principal) -> tuple[Pulling | NothingToPull, Bucket]:
+    def work(session: Session, principal: Principal) -> tuple[Pulling | NothingToPull, str, str]:
         bucket = get_bucket(session, principal.tenant_id, absent.bucket)
-        api.backlog.check(session, queue=QUEUE, region=bucket.region, tenant_id=bucket.tenant_id)
+        region = region_of(session, bucket, QUEUE)
+        api.backlog.check(session, queue=QUEUE, region=region, tenant_id=principal.tenant_id)
         begun = begin_pull(
             session, api.deps.catalogue, bucket, absent.key, absent.rule, trace_parent=trace
         )
-        return begun, bucket
+        return begun, region, principal.tenant_id
 
-    begun, bucket = await caller.write(_SCOPE, work)
+    begun, region, tenant_id = await caller.write(_SCOPE, work)
     if isinstance(begun, Pulling) and begun.created:
-        api.backlog.add(queue=QUEUE, region=bucket.region, tenant_id=bucket.tenant_id)
+        api.backlog.add(queue=QUEUE, region=region, tenant_id=tenant_id)
     return begun
 
 

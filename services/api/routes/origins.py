@@ -22,6 +22,7 @@ from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.limits import check_key
 from shared.catalog.origins.pulling import NothingToPull, begin_pull, get_pull, rule_of
+from shared.catalog.regions import region_of
 from shared.core.errors import ConflictError, NotFoundError
 
 router = APIRouter(tags=["objects"], route_class=JsonRoute)
@@ -64,7 +65,8 @@ async def post_pull(
         rule = rule_of(found, body.key)
         if rule is None:
             raise ConflictError("no rule of the bucket counts for this key", code="origin_no_rule")
-        api.backlog.check(session, queue=QUEUE, region=found.region, tenant_id=found.tenant_id)
+        region = region_of(session, found, QUEUE)
+        api.backlog.check(session, queue=QUEUE, region=region, tenant_id=found.tenant_id)
         begun = begin_pull(
             session, catalogue, found, body.key, rule, is_asked_for=True, trace_parent=trace
         )

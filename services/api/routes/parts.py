@@ -19,6 +19,7 @@ from services.api.upload_views import PartAnswerView, UploadId, limits_of, part_
 from services.api.uploads import parse_declared
 from shared.catalog.accounts import Principal
 from shared.catalog.models import Bucket
+from shared.catalog.regions import region_of
 from shared.catalog.uploading.parts import room_for_part
 from shared.catalog.uploading.rules import UploadLimits
 from shared.catalog.uploading.sessions import find_session
@@ -68,7 +69,10 @@ async def put_a_part(
         limits = limits_of(settings, bucket.max_object_bytes)
         most = room_for_part(session, found, number, declared.size, limits)
         api.backlog.check(
-            session, queue="upload", region=bucket.region, tenant_id=principal.tenant_id
+            session,
+            queue="upload",
+            region=region_of(session, bucket, "upload"),
+            tenant_id=principal.tenant_id,
         )
         return _Admission(principal.tenant_id, limits, most)
 

@@ -27,6 +27,7 @@ from shared.catalog.buckets import get_bucket
 from shared.catalog.models import Bucket
 from shared.catalog.payloads import REVIEW_CHECK, UPLOAD_STORE
 from shared.catalog.puts import PutAnswer
+from shared.catalog.regions import region_of
 from shared.core.errors import TooLargeError
 
 router = APIRouter(tags=["objects"])
@@ -154,8 +155,9 @@ def _admit(api: Api, session: Session, bucket: Bucket, declared: Declared) -> _A
     kind = UPLOAD_STORE if bucket.review_policy is None else REVIEW_CHECK
     queue = kind.partition(".")[0]
     api.deps.catalogue.need(queue)
-    api.backlog.check(session, queue=queue, region=bucket.region, tenant_id=bucket.tenant_id)
-    return _Admission(bucket.id, bucket.tenant_id, queue, bucket.region, most)
+    region = region_of(session, bucket, queue)
+    api.backlog.check(session, queue=queue, region=region, tenant_id=bucket.tenant_id)
+    return _Admission(bucket.id, bucket.tenant_id, queue, region, most)
 
 
 def _check_size(declared: Declared, most: int) -> None:

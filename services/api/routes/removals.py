@@ -20,6 +20,7 @@ from services.api.views import DEFAULT_LIMIT, MAX_ID, Cursor, Limit, PageView, T
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.models import Removal
+from shared.catalog.regions import region_of
 from shared.catalog.removals import find_removal, start_removal
 
 router = APIRouter(tags=["objects"], route_class=JsonRoute)
@@ -71,7 +72,10 @@ async def post_removal(
     def work(session: Session, principal: Principal) -> Answer:
         found = get_bucket(session, principal.tenant_id, bucket)
         api.backlog.check(
-            session, queue="delete", region=found.region, tenant_id=principal.tenant_id
+            session,
+            queue="delete",
+            region=region_of(session, found, "delete"),
+            tenant_id=principal.tenant_id,
         )
         removal = start_removal(
             session,

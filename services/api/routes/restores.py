@@ -29,6 +29,7 @@ from services.api.views import (
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.models import Loss, LossState, Restore, RestoreItem
+from shared.catalog.regions import region_of
 from shared.catalog.restores.runs import RestoreSpec, cancel_restore, open_restore
 from shared.core.errors import NotFoundError
 
@@ -111,7 +112,10 @@ async def post_restore(
         api.deps.catalogue.need("restore")
         found = get_bucket(session, principal.tenant_id, bucket)
         api.backlog.check(
-            session, queue="restore", region=found.region, tenant_id=principal.tenant_id
+            session,
+            queue="restore",
+            region=region_of(session, found, "restore"),
+            tenant_id=principal.tenant_id,
         )
         restore = open_restore(session, api.deps.catalogue, found, spec, at=at)
         return Answer(202, RestoreView.model_validate(restore).model_dump(mode="json"))

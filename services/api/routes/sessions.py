@@ -33,6 +33,7 @@ from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.limits import check_content_type, check_key
 from shared.catalog.models import SessionState
+from shared.catalog.regions import region_of
 from shared.catalog.uploading.assembly import bucket_of
 from shared.catalog.uploading.completing import Completed, complete_session
 from shared.catalog.uploading.lists import find_operation, list_sessions
@@ -100,7 +101,10 @@ async def post_upload(request: Request, caller: CallerDep, upload: BeginUpload) 
             spec,
             limits,
             admit=lambda: api.backlog.check(
-                session, queue=QUEUE, region=bucket.region, tenant_id=bucket.tenant_id
+                session,
+                queue=QUEUE,
+                region=region_of(session, bucket, QUEUE),
+                tenant_id=bucket.tenant_id,
             ),
         )
         return upload_view(begun.row, bucket.name), begun.is_new

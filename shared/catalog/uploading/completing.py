@@ -45,8 +45,8 @@ def complete_session(
 ) -> Completed:
     """Freeze a session with the parts that count, and enqueue the task that makes a version of it.
 
-    Repeated, also after the end, it returns the same session. `admit` is asked with the bucket's
-    region before a task is made. Raises InvalidError for parts that do not fit, ConflictError
+    Repeated, also after the end, it returns the same session. `admit` is asked with the task's
+    region before it is made. Raises InvalidError for parts that do not fit, ConflictError
     (`complete_mismatch`) for another completion than the first, NotFoundError.
     """
     found = lock_session(session, tenant_id, public_id)
@@ -69,7 +69,8 @@ def complete_session(
         min_part_bytes=min_part_bytes,
     )
     sha256 = _agreed(row.sha256, order.sha256)
-    admit(bucket.region)
+    region = region_of(session, bucket, "upload")
+    admit(region)
     numbers = {part.number for part in chosen}
     released = drop_parts(session, [part for part in there if part.number not in numbers])
     enqueued = catalogue.tasks.enqueue(
@@ -77,7 +78,7 @@ def complete_session(
         UPLOAD_ASSEMBLE,
         AssembleUpload(session_id=row.id),
         tenant_id=tenant_id,
-        region=region_of(session, bucket, "upload"),
+        region=region,
         trace_parent=trace_parent,
     )
     row.state = SessionState.COMPLETING

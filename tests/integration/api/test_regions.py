@@ -51,3 +51,15 @@ def test_bad_orders(stack: Stack, order: dict[str, str]) -> None:
     assert admin.post("/regions/Eu:drain").status_code == 422
     assert stack.client().post("/regions/eu:drain").status_code == 403
     assert admin.get("/regions").json()["items"] == []
+
+
+def test_the_limit_of_waiting_tasks_counts_where_a_drained_regions_work_goes(
+    tight_stack: Stack,
+) -> None:
+    admin = tight_stack.client("admin")
+    tight_stack.make_bucket("far", region="eu")
+    assert admin.post("/regions/eu:drain", json={"to": "us"}).status_code == 200
+    # The stack takes three; each is counted where it waits, not where its bucket would have it.
+    answers = [admin.put(f"/buckets/far/objects/{n}", content=b"%d" % n) for n in range(4)]
+    assert [one.status_code for one in answers] == [202, 202, 202, 429]
+    assert answers[-1].json()["code"] == "backlog_full"
