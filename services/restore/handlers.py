@@ -15,7 +15,7 @@ from shared.catalog.backups.contents import note_damage
 from shared.catalog.copying import Copied, CopyDeps, Damage, NoSource, copy_blob
 from shared.catalog.payloads import RestoreBlob
 from shared.catalog.restores.blobs import LossCommit, LossJob, note_present, read_loss
-from shared.catalog.restores.losses import lock_blob_and_loss
+from shared.catalog.restores.losses import FoundBy, lock_blob_and_loss, report_loss
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Fail, Retry, Snooze
 from shared.outbox import Execution
@@ -115,7 +115,8 @@ def _copying(job: LossJob, deps: Deps) -> CopyDeps:
     def on_damage(damage: Damage) -> None:
         held = job.held_as(damage.source)
         if held is None:
-            return  # Another lost location: its own report finds it.
+            _report(damage, deps)
+            return
         is_news = deps.db.run_session(
             lambda session: note_damage(session, held.content_id, detail=damage.code)
         )
@@ -125,6 +126,22 @@ def _copying(job: LossJob, deps: Deps) -> CopyDeps:
             )
 
     return CopyDeps(db=deps.db, channels=deps.channels, points="restore", on_damage=on_damage)
+
+
+def _report(damage: Damage, deps: Deps) -> None:
+    """Report another copy that is lost as well: else it would pass for the content's good one."""
+    location_id = damage.source.location_id
+    if location_id is None:
+        return
+    deps.db.run_session(
+        lambda session: report_loss(
+            session,
+            deps.catalogue,
+            location_id=location_id,
+            found_by=FoundBy.RESTORE,
+            detail=damage.code,
+        )
+    )
 
 
 def _hopeless(job: LossJob, error: NoSource, deps: Deps) -> Retry | Fail:

@@ -61,17 +61,22 @@ class ReplicaCommit:
     def __init__(self, job: ReplicaJob, copied: Copied | None, *, task_id: int) -> None:
         self._job = job
         self._task_id = task_id
-        self._copy = None
-        if copied is not None:
-            self._copy = CopyCommit(job.copy, copied, besides=job.lost_location_id)
+        self._copied = copied
+        self._copy: CopyCommit | None = None
 
     def lock(self, session: Session) -> None:
         """Lock the blob, the locations by ascending id, then the replica."""
         lock_blobs(session, [self._job.copy.blob_id])
-        if self._job.lost_location_id is not None:
-            lock_location(session, self._job.lost_location_id)
-        if self._copy is not None:
-            self._copy.lock(session)
+        # As it is now: a copy that came to the channel meanwhile may have been found lost since.
+        lost_id = session.scalar(
+            sa.select(Replica.lost_location_id).where(Replica.id == self._job.replica_id)
+        )
+        copied = self._copied
+        ids = (lost_id, None if copied is None else copied.location_id)
+        for location_id in sorted(one for one in ids if one is not None):
+            lock_location(session, location_id)
+        if copied is not None:
+            self._copy = CopyCommit(self._job.copy, copied, besides=lost_id)
         _locked(session, self._job.replica_id)
 
     def apply(self, session: Session) -> int:

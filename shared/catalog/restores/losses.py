@@ -33,6 +33,7 @@ class FoundBy(StrEnum):
     OPERATOR = "operator"
     BACKUP = "backup"
     REPLICA = "replica"
+    RESTORE = "restore"
 
 
 def report_loss(

@@ -7,8 +7,9 @@ from hashlib import sha256
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
-from shared.catalog.models import BackupContent, Loss, utc_now
+from shared.catalog.models import BackupContent, Location, Loss, utc_clock, utc_now
 from shared.catalog.restores.losses import losses_to_try, try_again
 from shared.core.clock import Deadline
 from shared.storage.body import Body
@@ -136,6 +137,7 @@ def test_a_damaged_backup_is_passed_over_for_the_next_one(stand: BackupStand) ->
                 state="stored",
                 task_id=1,
                 fence=1,
+                attempt=0,
                 created_at=content.created_at,
             )
         )
@@ -197,3 +199,39 @@ def test_the_channel_switched_off_is_restored_to_the_next_of_the_bucket(
         ("a", "condemned"),
         ("b", "stored"),
     ]
+
+
+def test_another_copy_that_is_lost_as_well_does_not_pass_for_the_good_one(
+    stand: BackupStand,
+) -> None:
+    """Restored to the channel on which it stands, because the first one is switched off."""
+    bucket = stand.backed_up()
+    version = stand.stored(bucket, "k", b"right")
+    stand.back_up(bucket)
+    blob = stand.version(version).blob_id
+    place(stand, "b", "default/other", b"wrong")
+
+    def stands_there(session: Session) -> None:
+        session.add(
+            Location(
+                blob_id=blob,
+                channel="b",
+                key="default/other",
+                state="stored",
+                task_id=1,
+                fence=1,
+                attempt=0,
+                created_at=utc_clock(),
+                stored_at=utc_clock(),
+            )
+        )
+
+    stand.db.run_session(stands_there)
+    stand.lose(version)
+    task = stand.report(version)
+    stand.channels.disabled.add("a")
+    assert stand.work(task) == "completed"
+    stand.work_all("restore")
+    assert [loss.state for loss in stand.losses()] == ["restored", "restored"]
+    (good,) = [one for one in stand.locations() if one.state == "stored"]
+    assert stand.channels.read(good.channel, good.key) == b"right"

@@ -10,16 +10,19 @@ from sqlalchemy.orm import Session
 
 from services.api.content import ContentReader, Door, Place
 from services.replica import handlers as replicating
-from shared.catalog.models import Bucket
+from shared.catalog.models import Bucket, Location, LocationState, utc_clock
 from shared.catalog.payloads import CopyReplica
 from shared.catalog.reads import Source, open_version
 from shared.catalog.replicas.hooks import ReplicaHooks
+from shared.catalog.replicas.losses import report_loss
+from shared.catalog.restores.losses import FoundBy
 from shared.core.errors import ConflictError, LeaseLost
 from shared.outbox.kinds import EndedTask
 from shared.outbox.manual import retry
 from shared.storage.errors import ChannelUnavailable, ObjectMissing
 from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.handlers import PART_BYTES, Stand
+from tests.support.outbox import Thread
 from tests.support.replicas import Copies
 
 CONTENT = b"hello world"
@@ -212,3 +215,40 @@ def test_a_read_goes_on_at_the_replica(copies: Copies, stand: Stand) -> None:
         reader = ContentReader([place(one) for one in sources()], start=0, length=len(CONTENT))
         assert reader.read() == CONTENT
         stand.channels.faulty["a"].heal()
+
+
+def test_a_copy_that_came_to_the_channel_and_was_lost_meanwhile_does_not_count(
+    copies: Copies, stand: Stand
+) -> None:
+    """Another bucket's copy stood there for a moment: ours is the only good one at its commit."""
+    blob = copies.store("x", CONTENT)
+    (task,) = stand.waiting("replica")
+    execution = stand.claim(task)
+    gate = stand.channels.faulty["b"].hold("put")
+    worker = Thread(lambda: stand.run(execution))
+    assert gate.reached.wait(10)
+
+    def come_and_go(session: Session) -> str:
+        location = Location(
+            blob_id=blob,
+            channel="b",
+            key="default/other",
+            state=LocationState.STORED,
+            task_id=1,
+            fence=1,
+            attempt=0,
+            created_at=utc_clock(),
+            stored_at=utc_clock(),
+        )
+        session.add(location)
+        session.flush()
+        return report_loss(
+            session, stand.catalogue, location.id, found_by=FoundBy.AUDIT, detail="missing"
+        )
+
+    assert stand.db.run_session(come_and_go) == "repair"
+    gate.release()
+    assert worker.join_answer() == "completed"
+    assert sorted(copies.places(blob)["b"]) == ["condemned", "stored"]
+    assert copies.content(blob, "b") == CONTENT
+    assert copies.replica(blob).location_id == copies.stored(blob, "b").id
