@@ -480,6 +480,7 @@ def test_verify_takes_the_providers_own_sha256(at: Setting) -> None:
 
 
 def test_verify_hears_a_cancel(at: Setting) -> None:
+    known = sha256(b"abc")
     put(at.target, "to", b"abc")
     gate = at.target.hold("get")
 
@@ -489,13 +490,6 @@ def test_verify_hears_a_cancel(at: Setting) -> None:
 
     try:
         with pytest.raises(CancelRequested):
-            verify(
-                at.opened,
-                "to",
-                size=3,
-                sha256=sha256(b"abc"),
-                check=check,
-                deadline=Deadline(30),
-            )
+            verify(at.opened, "to", size=3, sha256=known, check=check, deadline=Deadline(30))
     finally:
         gate.release()
