@@ -1,6 +1,7 @@
 """Sessions on their way out: the files of their parts first, then the rows, the session's last.
 
-A death anywhere leaves the session aborted; whoever comes next, request or sweep, goes on.
+A death anywhere leaves the session aborted; whoever comes next, request or sweep, goes on with the
+parts that are left.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from shared.storage.staging import Staging
 
 #: Rows that one statement reads.
 _PAGE_ROWS = 500
+#: Parts that go together. A call to an object store takes a while, and an upload has thousands.
+_PAGE_PARTS = 100
 
 
 def remove_session(db: Database, staging: Staging, session_id: int, *, deadline: Deadline) -> bool:
@@ -36,13 +39,17 @@ def remove_session(db: Database, staging: Staging, session_id: int, *, deadline:
 
     Blocks; opens its own transactions. Raises what staging raises; then it is to be repeated.
     """
-    keys = db.run_session(lambda session: _aborted_keys(session, session_id), read_only=True)
-    if keys is None:
-        return False
-    for key in keys:
-        staging.remove(key, deadline=deadline)
-    failpoint("uploads.abort_released")
-    return db.run_session(lambda session: _delete_aborted(session, session_id))
+    while True:
+        page = db.run_session(lambda session: _aborted_parts(session, session_id), read_only=True)
+        if page is None:
+            return False
+        for part in page:
+            staging.remove(part.staging_key, deadline=deadline)
+        failpoint("uploads.abort_released")
+        numbers = [part.number for part in page]
+        if not numbers:
+            return db.run_session(lambda session: _delete_aborted(session, session_id))
+        db.run_session(lambda session, gone=numbers: _drop_aborted(session, session_id, gone))  # type: ignore[misc]
 
 
 def expired_sessions(
@@ -131,22 +138,38 @@ def _is_over(row: UploadSession, now: dt.datetime) -> bool:
     return row.expires_at is not None and row.expires_at <= now
 
 
-def _aborted_keys(session: Session, session_id: int) -> list[str] | None:
+def _aborted_parts(session: Session, session_id: int) -> Sequence[UploadPart] | None:
     row = session.get(UploadSession, session_id, populate_existing=True)
     if row is None or row.state != SessionState.ABORTED:
         return None
-    return [part.staging_key for part in parts_of(session, session_id)]
+    return parts_of(session, session_id, limit=_PAGE_PARTS)
+
+
+def _lock_aborted(session: Session, session_id: int) -> UploadSession | None:
+    found = lock_session_by_id(session, session_id)
+    return None if found is None or found.row.state != SessionState.ABORTED else found.row
+
+
+def _drop_aborted(session: Session, session_id: int, numbers: Collection[int]) -> None:
+    """Delete the rows of parts whose files are gone; another process may have been faster."""
+    row = _lock_aborted(session, session_id)
+    if row is None:
+        return
+    gone = session.scalars(
+        sa.select(UploadPart).where(
+            UploadPart.session_id == session_id, UploadPart.number.in_(numbers)
+        )
+    ).all()
+    row.part_count -= len(gone)
+    row.received_bytes -= sum(part.size_bytes for part in gone)
+    drop_parts(session, gone)
+    session.flush()
 
 
 def _delete_aborted(session: Session, session_id: int) -> bool:
-    found = lock_session_by_id(session, session_id)
-    if found is None or found.row.state != SessionState.ABORTED:
+    row = _lock_aborted(session, session_id)
+    if row is None:
         return False
-    session.execute(
-        sa.delete(UploadPart)
-        .where(UploadPart.session_id == session_id)
-        .execution_options(synchronize_session=False)
-    )
-    session.delete(found.row)
+    session.delete(row)
     session.flush()
     return True

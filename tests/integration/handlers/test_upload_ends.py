@@ -10,6 +10,7 @@ import pytest
 
 from shared.catalog.buckets import delete_bucket
 from shared.catalog.models import SessionState
+from shared.catalog.uploading import removal
 from shared.core.clock import Deadline
 from shared.core.errors import ConflictError, NotFoundError
 from shared.outbox.cancel import cancel
@@ -48,6 +49,42 @@ def test_abort_ends_the_task_and_leaves_nothing(stand: Stand) -> None:
         send(stand, upload, 1, b"late")
     with pytest.raises(ConflictError):
         retry(stand.bench.context, upload.task_id or 0, by="test")
+
+
+class Tired(FaultyChannel):
+    """Deletes so many times, as a pass has time for."""
+
+    deletes_left = 0
+
+    def delete(self, key: str, *, deadline: Deadline) -> None:
+        if not self.deletes_left:
+            raise ChannelUnavailable("no time is left")
+        self.deletes_left -= 1
+        super().delete(key, deadline=deadline)
+
+
+def test_removal_that_was_cut_short_goes_on_with_what_is_left(
+    stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many parts there are and however slow their staging is: it comes to an end."""
+    monkeypatch.setattr(removal, "_PAGE_PARTS", 2)
+    tired = Tired(FileChannel(tmp_path / "bucket", name="staging", create=True))
+    stand.staging = Staging(tired)
+    upload = begin(stand, stand.bucket(), "a")
+    for number in range(1, 8):
+        send(stand, upload, number, b"part")
+    for left in (5, 3, 1):
+        # Two calls for each file.
+        tired.deletes_left = 5
+        with pytest.raises(ChannelUnavailable):
+            abort(stand, upload)
+        found = row(stand, upload)
+        assert found is not None
+        held = (found.part_count, found.received_bytes)
+        assert (len(parts(stand, upload)), held) == (left, (left, 4 * left))
+    tired.deletes_left = 5
+    assert abort(stand, upload)
+    assert (row(stand, upload), list(parts(stand, upload)), files(stand)) == (None, [], set())
 
 
 def test_abort_stops_a_running_assembly(stand: Stand, other: Stand) -> None:
