@@ -32,6 +32,7 @@ from shared.storage.errors import (
 from shared.storage.progress import Plan, Progress
 from shared.storage.registry import OpenChannel
 from shared.storage.source import Source
+from shared.storage.source_reader import SourceReader
 from shared.storage.verify import proven, source_sha256
 
 T = TypeVar("T")
@@ -106,7 +107,7 @@ class _Transfer:
         remote: Remote | None,
         md5: str | None,
     ) -> None:
-        self._source = source
+        self._reader = SourceReader(source, size=size, key=key, deadline=deadline)
         self._opened = opened
         self._channel = opened.channel
         self._key = key
@@ -124,8 +125,6 @@ class _Transfer:
         is_near = remote is not None or opened.channel.kind == "file"
         self._ahead = 0 if is_near else READ_AHEAD
         self._turns = threading.Semaphore(opened.parallel_parts)
-        #: Threads that wait for the source just now.
-        self._readers: set[int] = set()
         self._upload_pace = crew.pace(opened.upload_limit)
         self._download_pace = crew.pace(opened.download_limit)
 
@@ -133,12 +132,12 @@ class _Transfer:
         if resume is None and self._size <= self._part_bytes:
             found = self._run(self._put if self._remote is None else self._copy)
             return self._ended(found, sent=1, kept=0, bytes_sent=self._size)
-        self._run(self._check_size)
+        self._run(self._reader.check_size)
         return self._in_parts(resume)
 
     def stalled(self) -> BloxError:
         """Return what it means that nothing moves any more: it is the source's fault, or ours."""
-        if self._readers:
+        if self._reader.is_waited_for():
             return SourceUnavailable("the source does not move", key=self._key)
         # The call that hangs will never report.
         self._opened.breaker.failed()
@@ -149,23 +148,8 @@ class _Transfer:
     def _run(self, job: Callable[[], T]) -> T:
         return cast(T, self._crew.run(job))
 
-    def _check_size(self) -> None:
-        with self._reading():
-            actual = self._source.size(self._deadline)
-        self._demand_size(actual)
-
-    def _demand_size(self, actual: int) -> None:
-        if actual != self._size:
-            raise SourceError(
-                "the source has another size",
-                code="source_size",
-                key=self._key,
-                expected=self._size,
-                actual=actual,
-            )
-
     def _put(self) -> Found:
-        body = Body(self._read_whole(), pace=self._upload_pace)
+        body = Body(self._reader.read_whole(), pace=self._upload_pace)
         try:
             stored = self._channel.put(
                 self._key,
@@ -181,7 +165,7 @@ class _Transfer:
         return self._proven(stored.md5)
 
     def _copy(self) -> Found:
-        self._check_size()
+        self._reader.check_size()
         assert self._remote is not None
         self._channel.copy_remote(
             self._remote, self._key, sha256=self._sha256, deadline=self._deadline
@@ -255,7 +239,7 @@ class _Transfer:
                     length=length,
                     deadline=self._deadline,
                 )
-            body = Body(self._read(offset, length), pace=self._upload_pace)
+            body = Body(self._reader.read(offset, length), pace=self._upload_pace)
             with self._turn():
                 return self._channel.put_part(
                     self._key, upload_id, number, body, offset=offset, deadline=self._deadline
@@ -292,7 +276,9 @@ class _Transfer:
                 deadline=self._deadline,
             )
         except ChecksumMismatch:
-            actual = source_sha256(self._source, self._size, self._crew.pace(None), self._deadline)
+            actual = source_sha256(
+                self._reader.source, self._size, self._crew.pace(None), self._deadline
+            )
             if actual == self._sha256:
                 raise
             raise SourceError(
@@ -302,38 +288,6 @@ class _Transfer:
                 expected=self._sha256,
                 actual=actual,
             ) from None
-
-    def _read(self, start: int, length: int) -> bytearray:
-        """Read a range of the source into memory."""
-        data = bytearray(length)
-        filled = 0
-        with self._reading(), self._source.open(start, length, self._deadline) as chunks:
-            for chunk in chunks:
-                data[filled : filled + len(chunk)] = chunk
-                filled += len(chunk)
-        if filled != length or len(data) != length:
-            raise SourceError("the source is short", key=self._key, start=start, length=length)
-        return data
-
-    def _read_whole(self) -> bytearray:
-        """Read a small source to its end: that tells its size without a question of its own."""
-        data = bytearray()
-        with self._reading(), self._source.open(0, None, self._deadline) as chunks:
-            for chunk in chunks:
-                data += chunk
-                if len(data) > self._size:
-                    break
-        self._demand_size(len(data))
-        return data
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        me = threading.get_ident()
-        self._readers.add(me)
-        try:
-            yield
-        finally:
-            self._readers.discard(me)
 
     def _ended(self, found: Found, *, sent: int, kept: int, bytes_sent: int) -> Transferred:
         return Transferred(
