@@ -25,7 +25,13 @@ from shared.catalog.models import (
     utc_clock,
 )
 from shared.catalog.writing import PutAnswer
-from shared.core.errors import ConflictError, NotFoundError, PermanentError, SupersededError
+from shared.core.errors import (
+    ConflictError,
+    NotFoundError,
+    PermanentError,
+    SupersededError,
+    TransientError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +109,8 @@ class ObjectCopyCommit:
         """Make the target's version stored and current; end the source's when it is a move.
 
         Raises SupersededError when the target was written or the moved source changed meanwhile,
-        and PermanentError when the copy is not allowed any more. Neither writes anything.
+        PermanentError when the copy is not allowed any more, and TransientError when the bytes that
+        were there are to be brought after all. None of them writes anything.
         """
         copy, version = _read(session, self._copy_id)
         target = self._keys[copy.target_object_id]
@@ -121,9 +128,11 @@ class ObjectCopyCommit:
             )
         except ConflictError as error:
             raise PermanentError(str(error), code=error.code, copy_id=copy.id) from error
+        blob = target.blobs[copy.blob_id]
         if self._placed is not None:
             self._placed.apply(session)
-        blob = target.blobs[copy.blob_id]
+        elif not is_placed(session, blob, bucket):
+            raise TransientError("the content has left the bucket's channels", copy_id=copy.id)
         facts = facts_of(
             version,
             content_type=copy.content_type,

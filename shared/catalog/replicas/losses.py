@@ -1,6 +1,7 @@
 """A stored location whose bytes are missing or damaged: repaired from another copy, or restored.
 
-Nothing is given up here: the lost location stays stored until a proven copy has taken its place.
+The lost location stays stored until a proven copy has taken its place. Only what no bucket wants
+where it is, and two looks agree on, is given up at once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def report_loss(
     `over`: it is not a stored location of a live blob any more. `repair`: another copy is there
     and a task makes a fresh one of it. `dropped`: another copy is there and no bucket wants one
     here. `restore`: it was the last one, and the backups are asked. `waits`: this deployment has
-    nobody who could.
+    nobody who could, or nobody wants it here and the audit is to look as well.
     """
     location = session.get(Location, location_id, populate_existing=True)
     if location is None:
@@ -65,6 +66,9 @@ def report_loss(
         return "restore" if catalogue.serves("restore") else "waits"
     asked = wanted(session, blob.id)
     if not asked.allows(location.channel):
+        if found_by != FoundBy.AUDIT:
+            # A single look may be wrong, and nobody has just proven the others.
+            return "waits"
         location.state, location.condemned_at = LocationState.CONDEMNED, utc_clock()
         session.flush()
         return "dropped"

@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from shared.catalog.copies import CopyBegun, CopyOrder, copy_object
+from shared.catalog.models import Copy, Location, utc_clock
+from shared.catalog.object_copies import ObjectCopyCommit, read_copy
+from shared.core.errors import TransientError
 from shared.storage.errors import ChannelUnavailable
 from tests.integration.handlers.test_crashes import die_and_go_on
 from tests.integration.handlers.test_replica_crashes import check
@@ -97,6 +102,52 @@ def test_waits_for_channels_that_take_nothing(copying: Copying) -> None:
     # Both breakers are open.
     stand.work(task)
     assert stand.task(task)["attempt"] == 3
+
+
+def test_bytes_that_left_the_channel_before_the_commit_are_brought(copying: Copying) -> None:
+    """They stood there for another bucket, whose rule has ended."""
+    stand = copying.stand
+    task = copying.begin()
+    blob = stand.version(copying.version_id).blob_id
+
+    def come(session: Session) -> int:
+        place = Location(
+            blob_id=blob,
+            channel="b",
+            key="default/other",
+            state="stored",
+            task_id=1,
+            fence=1,
+            attempt=0,
+            created_at=utc_clock(),
+        )
+        session.add(place)
+        session.flush()
+        return place.id
+
+    place_id = stand.db.run_session(come)
+    facts = stand.look(lambda session: read_copy(session, copy_of(session)))
+    assert facts is not None
+    assert facts.is_placed
+    stand.db.run_session(
+        lambda session: setattr(session.get_one(Location, place_id), "state", "condemned")
+    )
+    commit = ObjectCopyCommit(stand.catalogue, copy_id=facts.copy_id, task_id=task)
+
+    def write(session: Session) -> None:
+        commit.lock(session)
+        commit.apply(session)
+
+    with pytest.raises(TransientError):
+        stand.db.run_session(write)
+    assert stand.work(task) == "completed"
+    blob = stand.version(copying.version()).blob_id
+    assert [one.channel for one in stand.locations(blob) if one.state == "stored"] == ["a", "b"]
+
+
+def copy_of(session: Session) -> int:
+    """Return the only copy."""
+    return session.scalars(sa.select(Copy.id)).one()
 
 
 def test_a_newer_write_wins(copying: Copying) -> None:

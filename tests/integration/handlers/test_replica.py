@@ -252,3 +252,24 @@ def test_a_copy_that_came_to_the_channel_and_was_lost_meanwhile_does_not_count(
     assert sorted(copies.places(blob)["b"]) == ["condemned", "stored"]
     assert copies.content(blob, "b") == CONTENT
     assert copies.replica(blob).location_id == copies.stored(blob, "b").id
+
+
+def test_an_unwanted_copy_goes_when_two_looks_agree_and_not_after_one(
+    copies: Copies, stand: Stand
+) -> None:
+    blob = copies.store("x", CONTENT)
+    assert stand.work_all("replica") == ["completed"]
+    copies.rules()
+    place = copies.stored(blob, "b").id
+
+    def report(found_by: FoundBy) -> str:
+        return stand.db.run_session(
+            lambda session: report_loss(
+                session, stand.catalogue, place, found_by=found_by, detail="missing"
+            )
+        )
+
+    assert report(FoundBy.READ) == "waits"
+    assert copies.places(blob) == {"a": ["stored"], "b": ["stored"]}
+    assert report(FoundBy.AUDIT) == "dropped"
+    assert copies.places(blob) == {"a": ["stored"], "b": ["condemned"]}
