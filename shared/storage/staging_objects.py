@@ -7,9 +7,8 @@ can tell the upload of a process that is gone from one that is under way.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import structlog
 
@@ -23,6 +22,7 @@ from shared.storage.errors import ChannelUnavailable, ObjectMissing
 from shared.storage.keys import fresh_key
 from shared.storage.progress import Plan
 from shared.storage.spec import S3_LEAST_PART_BYTES
+from shared.storage.staging_senders import Budget, send_apart
 from shared.storage.staging_writer import Expected, Staged, StagingWriter
 
 #: Bytes of all bodies that one process holds in memory while they come.
@@ -33,7 +33,6 @@ BODY_SECONDS = 86_400.0
 CALL_SECONDS = 60.0
 #: Seconds that a copy into or out of the trash may take.
 _COPY_SECONDS = 600.0
-_THREADS = 8
 _MARK_DIGITS = 12
 
 _log = structlog.get_logger("storage.staging")
@@ -43,43 +42,6 @@ class StagingBusy(UnavailableError):
     """Too many bodies are on their way into staging."""
 
     code = "busy"
-
-
-class Budget:
-    """Bytes of memory that all bodies of a process share."""
-
-    def __init__(self, total_bytes: int) -> None:
-        self._lock = threading.Lock()
-        self._free = total_bytes
-
-    def take(self, count: int) -> bool:
-        """Take so much, or nothing."""
-        with self._lock:
-            if count > self._free:
-                return False
-            self._free -= count
-            return True
-
-    def give(self, count: int) -> None:
-        """Give back what was taken."""
-        with self._lock:
-            self._free += count
-
-
-class Senders:
-    """A few threads that send parts for all bodies of the process; made at the first part."""
-
-    def __init__(self, threads: int = _THREADS) -> None:
-        self._threads = threads
-        self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-
-    def submit(self, job: Callable[[bytearray], None], buffer: bytearray) -> Future[None]:
-        """Run `job(buffer)` in a thread."""
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="staging")
-            return self._pool.submit(job, buffer)
 
 
 class ObjectGround:
@@ -98,7 +60,6 @@ class ObjectGround:
         self._node = node or (lambda: own)
         self._part_bytes = part_bytes
         self._budget = Budget(memory_bytes)
-        self._senders = Senders()
 
     def writer(self, prefix: str, expected: Expected, *, reserve_bytes: int) -> StagingWriter:
         """See Ground.writer. Raises StagingBusy when memory for its first part is lacking."""
@@ -115,7 +76,6 @@ class ObjectGround:
             part_bytes=part_bytes,
             taken_bytes=first_bytes,
             budget=self._budget,
-            senders=self._senders,
         )
 
     def trash(self, key: str, trash_key: str) -> bool:
@@ -178,13 +138,11 @@ class ObjectWriter(StagingWriter):
         part_bytes: int,
         taken_bytes: int,
         budget: Budget,
-        senders: Senders,
     ) -> None:
         super().__init__(key, expected)
         self._channel = channel
         self._part_bytes = part_bytes
         self._taken_bytes, self._budget = taken_bytes, budget
-        self._senders = senders
         self._has_two = False
         self._buffer = bytearray()
         self._md5 = hashlib.md5(usedforsecurity=False)
@@ -220,7 +178,7 @@ class ObjectWriter(StagingWriter):
     def _send(self) -> None:
         """Let a thread send the full part, and begin another if there is memory for it."""
         self._settle()
-        self._step = self._senders.submit(self._send_part, self._buffer)
+        self._step = send_apart(self._send_part, self._buffer)
         self._buffer = bytearray()
         if not self._has_two and self._budget.take(self._part_bytes):
             self._has_two = True
