@@ -243,3 +243,22 @@ def test_block_that_asks_the_breaker_itself_is_let_in_and_wakes_later(
     assert stand.state(waiting.task_id) == "pending"
     with stand.slots.hold(stand.claim(waiting.task_id), None):
         assert slots.in_use("channel:a") == 0
+
+
+def test_overwrite_ends_a_parked_upload_and_its_place_goes_to_the_next(
+    stand: Stand, slots: RedisSlots
+) -> None:
+    bucket = stand.bucket(channels=["a"])
+    older, next_one = stand.put(bucket, "a.txt", SMALL), stand.put(bucket, "b.txt", b"other")
+    _occupy(slots, "a")
+    assert [stand.work(put.task_id) for put in (older, next_one)] == ["blocked", "blocked"]
+    _release(slots, "a")
+    ParkedScan(stand.bench.context, stand.bench.context.db.line()).run_once()
+    assert stand.state(older.task_id) == "pending"
+    newer = stand.put(bucket, "a.txt", b"newer")
+    task = stand.task(older.task_id)
+    assert (task["state"], task["error_code"], task["slots"]) == ("cancelled", "superseded", None)
+    assert stand.task(next_one.task_id)["slots"] == {
+        "channel:a": reservation(next_one.task_id or 0)
+    }
+    assert [stand.work(put.task_id) for put in (next_one, newer)] == ["completed", "completed"]
