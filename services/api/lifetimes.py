@@ -6,16 +6,16 @@ import datetime as dt
 import math
 from collections.abc import Mapping
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from services.api.views import to_naive_utc
+from services.api.views import OrderBody, to_naive_utc
 from shared.catalog.lifecycle import Lifetime
 from shared.core.errors import InvalidError
 
 EXPIRES_AT, EXPIRES_IN = "x-blox-expires-at", "x-blox-expires-in"
 
 
-class Expires(BaseModel):
+class Expires(OrderBody):
     """When an object is to be deleted: at a time, or so long from now. Neither: by rule only."""
 
     expires_at: dt.datetime | None = None

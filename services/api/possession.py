@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 from sqlalchemy.orm import Session
 
 from services.api.content import ContentReader, Place
 from services.api.deps import Caller
 from services.api.doors import opener
+from services.api.views import OrderBody
 from shared.catalog.accounts import Principal
 from shared.catalog.possession import (
     Challenge,
@@ -18,7 +19,7 @@ from shared.catalog.possession import (
 )
 
 
-class Proof(BaseModel):
+class Proof(OrderBody):
     """The answer to a challenge."""
 
     token: str = Field(max_length=4096, description="As the challenge had it.")

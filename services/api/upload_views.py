@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from services.api.lifetimes import Expires
 from services.api.uploads import KEPT_HEADERS
-from services.api.views import NAME_PATTERN, Time, View
+from services.api.views import NAME_PATTERN, OrderBody, Time, View
 from shared.catalog.models import SessionState, UploadPart, UploadSession
 from shared.catalog.uploading.rules import (
     MAX_OPERATION_CHARACTERS,
@@ -56,7 +56,7 @@ class NamedPart(BaseModel):
     sha256: Sha256 | None = None
 
 
-class CompleteUpload(BaseModel):
+class CompleteUpload(OrderBody):
     """What the whole is; everything may be left out."""
 
     parts: list[NamedPart] | None = Field(

@@ -53,6 +53,15 @@ Cursor = Annotated[
 ]
 
 
+class OrderBody(BaseModel):
+    """Base of what is ordered: a name that it does not have is refused.
+
+    To pass over `dry-run` where `dry_run` was meant would delete what was only to be counted.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class View(BaseModel):
     """Base of what is answered: read from rows and objects alike."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from pydantic import Field
 from sqlalchemy.orm import Session
 
 from services.api.auth import actor
@@ -23,6 +23,7 @@ from services.api.views import (
     MAX_ID,
     Cursor,
     Limit,
+    OrderBody,
     PageView,
     Time,
     View,
@@ -38,7 +39,7 @@ router = APIRouter(tags=["objects"], route_class=JsonRoute)
 HoldId = Annotated[int, Path(ge=1, le=MAX_ID, description="The hold's id.")]
 
 
-class HoldOrder(BaseModel):
+class HoldOrder(OrderBody):
     """What to hold, why, and for how long."""
 
     key: str = Field(max_length=1024)

@@ -21,6 +21,7 @@ from services.api.possession import Proof, check_proof
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName, PutView, put_response
 from services.api.uploads import client_metadata
+from services.api.views import OrderBody
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.limits import check_key, check_sha256
@@ -41,7 +42,7 @@ class InstantUpload(Expires):
     proof: Proof | None = Field(None, description="Where the bucket wants one.")
 
 
-class ChallengeOrder(BaseModel):
+class ChallengeOrder(OrderBody):
     """The content that a challenge is wanted for."""
 
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$")]

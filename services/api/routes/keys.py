@@ -14,7 +14,7 @@ from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
 from services.api.posts import write_once
-from services.api.views import MAX_ID, NAME_PATTERN, Time, View, to_naive_utc
+from services.api.views import MAX_ID, NAME_PATTERN, OrderBody, Time, View, to_naive_utc
 from shared.catalog.accounts import ADMIN, Principal, create_key, list_keys, revoke_key
 from shared.catalog.models import ApiKey
 
@@ -23,7 +23,7 @@ router = APIRouter(tags=["admin"], route_class=JsonRoute)
 TenantId = Annotated[str, Path(max_length=64, pattern=NAME_PATTERN, description="The tenant's id.")]
 
 
-class NewKeyOrder(BaseModel):
+class NewKeyOrder(OrderBody):
     """A key to be made."""
 
     scopes: list[str] = Field(min_length=1, max_length=16, description="Such as `objects:read`.")

@@ -15,6 +15,7 @@ from services.api.json_route import JsonRoute
 from services.api.links import link_query, quoted_path
 from services.api.routes.puts import BucketName
 from services.api.upload_views import UploadId
+from services.api.views import OrderBody
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.limits import check_content_type, check_key
@@ -29,7 +30,7 @@ _MOST_PARTS = 10_000
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$", to_lower=True)]
 
 
-class LinkTerms(BaseModel):
+class LinkTerms(OrderBody):
     """How long a link is good, and what its content must be."""
 
     expires_seconds: int = Field(3600, ge=1, le=MAX_LINK_SECONDS)

@@ -7,7 +7,7 @@ from typing import Annotated
 import sqlalchemy as sa
 from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from pydantic import Field
 from sqlalchemy.orm import Session
 
 from services.api.auth import actor
@@ -16,7 +16,7 @@ from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName
-from services.api.views import DEFAULT_LIMIT, MAX_ID, Cursor, Limit, PageView, Time, View
+from services.api.views import DEFAULT_LIMIT, MAX_ID, Cursor, Limit, OrderBody, PageView, Time, View
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.models import Removal
@@ -28,7 +28,7 @@ router = APIRouter(tags=["objects"], route_class=JsonRoute)
 RemovalId = Annotated[int, Path(ge=1, le=MAX_ID, description="The removal's id.")]
 
 
-class RemovalOrder(BaseModel):
+class RemovalOrder(OrderBody):
     """What to delete."""
 
     prefix: str = Field(max_length=1024, description="All keys that begin so; empty: all keys.")

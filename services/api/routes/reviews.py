@@ -18,7 +18,7 @@ from services.api.posts import write_once
 from services.api.review_queries import ReviewRow, list_reviews, show_review
 from services.api.routes.tasks import visible_tenant
 from services.api.storing import discard
-from services.api.views import DEFAULT_LIMIT, MAX_ID, Cursor, Limit, PageView, Time, View
+from services.api.views import DEFAULT_LIMIT, MAX_ID, Cursor, Limit, OrderBody, PageView, Time, View
 from shared.catalog.accounts import Principal
 from shared.catalog.models import ReviewState
 from shared.catalog.quarantine import destroy, release
@@ -65,7 +65,7 @@ class ReviewDetail(ReviewView):
     steps: list[StepView]
 
 
-class Decision(BaseModel):
+class Decision(OrderBody):
     """Why; shown with the review."""
 
     reason: str = Field("", max_length=512)

@@ -14,6 +14,7 @@ from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
 from services.api.posts import act_once
 from services.api.routes.tasks import TaskId, visible_tenant
+from services.api.views import OrderBody
 from shared.catalog.accounts import Principal
 from shared.core.errors import ConflictError
 from shared.outbox.states import State
@@ -21,7 +22,7 @@ from shared.outbox.states import State
 router = APIRouter(tags=["tasks"], route_class=JsonRoute)
 
 
-class Reason(BaseModel):
+class Reason(OrderBody):
     """Why; kept in the audit trail."""
 
     reason: str = Field("", max_length=500)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from pydantic import Field
 from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
 from services.api.posts import write_once
-from services.api.views import DEFAULT_LIMIT, Limit, NameCursor, Time, View
+from services.api.views import DEFAULT_LIMIT, Limit, NameCursor, OrderBody, Time, View
 from shared.catalog.accounts import ADMIN, Principal, create_tenant, list_tenants
 from shared.catalog.models import Tenant
 
 router = APIRouter(tags=["admin"], route_class=JsonRoute)
 
 
-class NewTenant(BaseModel):
+class NewTenant(OrderBody):
     """A tenant to be made."""
 
     id: str = Field(max_length=64, description="Small letters, digits, `-` and `_`.")

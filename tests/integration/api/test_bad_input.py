@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 
@@ -250,3 +251,23 @@ def test_full_staging_is_said_before_the_body(
         assert "retry-after" in answer.headers
         assert str(root) not in answer.text
         assert full.is_untouched()
+
+
+def test_a_body_has_no_names_that_are_passed_over(stack: Stack) -> None:
+    client = stack.client()
+    client.put(f"/buckets/{BUCKET}/objects/k", content=b"x")
+    answer = client.post(f"/buckets/{BUCKET}/removals", json={"prefix": "k", "dry-run": True})
+    refuse(answer, 422, "validation")
+    assert client.get(f"/buckets/{BUCKET}/objects/k").content == b"x"
+
+    document = httpx.get(f"{stack.address.url}/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    lenient = {
+        name
+        for methods in document["paths"].values()
+        for route in methods.values()
+        for content in route.get("requestBody", {}).get("content", {}).values()
+        for name in re.findall(r"#/components/schemas/(\w+)", json.dumps(content["schema"]))
+        if schemas[name].get("additionalProperties") is not False
+    }
+    assert lenient == set()
