@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 
 from services.origin.deps import Pull
-from services.origin.rules import Partial, strong_etag
+from services.origin.rules import Partial, range_bytes, strong_etag
 from shared.catalog import fenced
 from shared.catalog.origins.segments import Segment, add_segment, drop_segments
 from shared.core.clock import Deadline
@@ -81,12 +81,17 @@ def _in_one(pull: Pull, answer: Answer) -> Staged:
 def _in_stretches(pull: Pull, answer: Answer) -> Staged:
     """Keep full stretches as they come; returns the last one, which no row names yet."""
     writer = _writer(pull, None)
+    # An answer without a length, or with another one, must still bring the range that it names.
+    left = range_bytes(answer.headers) if answer.status == 206 else None
     try:
         for chunk in answer.chunks():
+            left = None if left is None else left - len(chunk)
             if writer.written_bytes >= pull.deps.segment_bytes:
                 _keep(pull, writer.finish())
                 writer = _writer(pull, None)
             writer.write(chunk)
+        if left:
+            raise FetchUnavailable("the range ended elsewhere", code="body_short", missing=left)
         staged = writer.finish()
     except FetchUnavailable:
         if writer.written_bytes >= pull.deps.least_segment_bytes:

@@ -177,6 +177,12 @@ def judge(
     return "broken" if 500 <= status <= 599 else "error"
 
 
+def range_bytes(headers: Mapping[str, str]) -> int | None:
+    """Return how many bytes an answer's Content-Range names, None without a usable one."""
+    match = _CONTENT_RANGE.match(headers.get("content-range", ""))
+    return None if match is None else int(match[2]) - int(match[1]) + 1
+
+
 def strong_etag(headers: Mapping[str, str]) -> str | None:
     """Return an ETag that proves the same bytes, None when there is none."""
     etag = headers.get("etag", "")

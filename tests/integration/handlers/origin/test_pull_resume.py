@@ -70,6 +70,37 @@ def test_what_does_not_fit_behind_it_begins_anew(stand: OriginStand, upstream: U
         assert stand.staged_keys() == set()
 
 
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_range_that_ends_before_its_end_is_gone_on_from(
+    stand: OriginStand, upstream: Upstream, announced: bool
+) -> None:
+    """Without a length, or with one that fits the bytes and not the range."""
+    bucket = stand.bucket()
+    stand.fills(bucket, upstream.url, tries=4)
+    asked_before = threading.Event()
+
+    def short(connection: socket.socket, asked: Asked) -> None:
+        if asked_before.is_set():
+            ranged(LARGE)(connection, asked)
+            return
+        asked_before.set()
+        start = int(asked.headers["range"].removeprefix("bytes=").removesuffix("-"))
+        body = LARGE[start:-100]
+        length = f"Content-Length: {len(body)}\r\n" if announced else ""
+        span = f"Content-Range: bytes {start}-{len(LARGE) - 1}/{len(LARGE)}\r\n"
+        head = f"HTTP/1.1 206 Partial Content\r\n{length}{span}ETag: {ETAG}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+
+    upstream.routes["/a"] = breaking(LARGE, after=SEGMENT_BYTES * 2, then=short)
+    pulling = stand.trigger(bucket, "a")
+    assert stand.work(pulling.task_id) == "scheduled"
+    assert stand.work(pulling.task_id) == "scheduled"
+    assert stand.work(pulling.task_id) == "completed"
+    (version,) = stand.versions()
+    stand.work(version.task_id)
+    assert stand.stored_bytes(version.id) == LARGE
+
+
 def test_without_a_strong_etag_nothing_is_kept(
     stand: OriginStand, upstream: Upstream, bucket: int
 ) -> None:
