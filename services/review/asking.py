@@ -227,7 +227,11 @@ def _heard(method: str, status: int, headers: Any, body: bytes) -> WebhookAnswer
             raise _NoAnswer(f"the reviewer's answer is none: {error}") from error
     if status == _TOO_MANY or (status >= _SERVER_ERRORS and "retry-after" in headers):
         asked = headers.get("retry-after", "")
-        seconds = min(float(asked), _MOST_PATIENCE_SECONDS) if asked.isdigit() else 1.0
+        seconds = (
+            min(float(asked), _MOST_PATIENCE_SECONDS)
+            if asked.isdecimal() and asked.isascii()
+            else 1.0
+        )
         raise ThrottledError(
             f"the reviewer answers {status}",
             code="reviewer_throttled",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import pydantic
 import sqlalchemy as sa
@@ -36,6 +36,17 @@ class WebhookAnswer(pydantic.BaseModel):
     reason: str = pydantic.Field(default="", max_length=4 * REASON_CHARACTERS)
 
 
+Answer = TypeVar("Answer", bound=WebhookAnswer)
+
+
+class CallbackDocument(WebhookAnswer):
+    """An answer that comes later. It names its step, which its signature covers: else whoever sees
+    one signed answer could send it for every other question of that reviewer.
+    """
+
+    step_id: int
+
+
 @dataclass(frozen=True, slots=True)
 class CallbackAnswer:
     """What was written: now, or when the same message came before."""
@@ -46,12 +57,16 @@ class CallbackAnswer:
 
 def parse_answer(body: bytes) -> WebhookAnswer:
     """Read an answer. Raises InvalidError (`review_answer_invalid`) that says what is wrong."""
+    return _parse(WebhookAnswer, body)
+
+
+def _parse(document: type[Answer], body: bytes) -> Answer:
     if len(body) > MAX_ANSWER_BYTES:
         raise InvalidError(
             f"an answer has at most {MAX_ANSWER_BYTES} bytes", code="review_answer_invalid"
         )
     try:
-        return WebhookAnswer.model_validate_json(body)
+        return document.model_validate_json(body)
     except pydantic.ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "body"
@@ -80,7 +95,9 @@ def accept_callback(
     if step is None or review is None:
         raise _unknown()
     message_id = verify(_secrets(session, box, review, step.step), headers, body, now=now)
-    answer = parse_answer(body)
+    answer = _parse(CallbackDocument, body)
+    if answer.step_id != step_id:
+        raise InvalidError("the answer is for another step", code="review_step_mismatch")
     row = lock_step(session, step_id)
     if row is None:
         raise _unknown()

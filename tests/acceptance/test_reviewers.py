@@ -39,7 +39,8 @@ def test_reviewer_looks_at_the_content_and_calls_back(tenant: Tenant, reviewer: 
     root = str(tenant.http.base_url).rstrip("/").removesuffix("/v1")
     assert httpx.get(root + question["content_path"]).content == TEXT
 
-    headers, body = reviewer.message({"outcome": "pass", "reason": "fine"})
+    answered = {"outcome": "pass", "reason": "fine"}
+    headers, body = reviewer.message(answered, step_id=question["step_id"])
     heard = httpx.post(root + question["callback_path"], content=body, headers=headers)
     assert heard.status_code == 200, heard.text
     assert tenant.ended(answer["task_id"])["state"] == "completed"

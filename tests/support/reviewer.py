@@ -61,10 +61,15 @@ class Reviewer:
         return f"http://127.0.0.1:{self._server.server_port}/steps/{{step_id}}"
 
     def message(
-        self, document: Any, *, message_id: str = "msg-1", age_seconds: float = 0.0
+        self,
+        document: dict[str, Any],
+        *,
+        step_id: int,
+        message_id: str = "msg-1",
+        age_seconds: float = 0.0,
     ) -> tuple[dict[str, str], bytes]:
         """Return headers and body of a callback."""
-        body = json.dumps(document).encode()
+        body = json.dumps({"step_id": step_id} | document).encode()
         stamp = int(time.time() - age_seconds)
         return sign(self.secrets, message_id=message_id, timestamp=stamp, body=body), body
 

@@ -13,7 +13,7 @@ from services.api.deps import CallerDep, get_api
 from services.api.json_route import JsonRoute
 from services.api.views import MAX_ID, Time, View
 from shared.catalog.accounts import Principal
-from shared.catalog.review_callbacks import CallbackAnswer, WebhookAnswer, accept_callback
+from shared.catalog.review_callbacks import CallbackAnswer, CallbackDocument, accept_callback
 from shared.catalog.webhook_reviewers import (
     STEP_PLACE,
     PutReviewer,
@@ -40,7 +40,7 @@ _SIGNED = {
     ],
     "requestBody": {
         "required": True,
-        "content": {"application/json": {"schema": WebhookAnswer.model_json_schema()}},
+        "content": {"application/json": {"schema": CallbackDocument.model_json_schema()}},
     },
 }
 
@@ -166,7 +166,7 @@ async def delete_a_reviewer(caller: CallerDep, reviewer: ReviewerName) -> None:
     "/review-callbacks/{step}", summary="Answer a question of a review", openapi_extra=_SIGNED
 )
 async def answer_a_step(request: Request, step: StepId) -> HeardView:
-    """A reviewer's answer, with Standard Webhooks signatures instead of a key.
+    """A reviewer's answer, with Standard Webhooks signatures instead of a key. It names its step.
 
     The same message again is answered the same. An answer that nobody waits for is a 409: the step
     has one already, the review is over, or its time is.

@@ -135,14 +135,14 @@ class Waiting:
 
     def call(
         self,
-        document: object,
+        document: dict[str, Any],
         *,
         message_id: str = "m1",
         step: object = None,
         age_seconds: float = 0.0,
         **headers: str,
     ) -> httpx.Response:
-        body = json.dumps(document).encode()
+        body = json.dumps({"step_id": self.step_id} | document).encode()
         stamp = int(time.time() - age_seconds)
         signed = sign([self.secret], message_id=message_id, timestamp=stamp, body=body)
         return httpx.post(
@@ -188,6 +188,8 @@ def test_bad_callbacks_change_nothing_and_are_told_so(stack: Stack) -> None:
             waiting.call(good, **{"webhook-id": "other"}),
             waiting.call(good, age_seconds=400),
             waiting.call({"outcome": "perhaps"}),
+            waiting.call({**good, "step_id": None}),
+            waiting.call({**good, "step_id": waiting.step_id + 1}),
             waiting.call({"outcome": "pass", "reason": "x" * 70_000}),
         ]
         assert [(one.status_code, one.json()["code"]) for one in answers] == [
@@ -196,6 +198,8 @@ def test_bad_callbacks_change_nothing_and_are_told_so(stack: Stack) -> None:
             (401, "webhook_signature_invalid"),
             (401, "webhook_timestamp_old"),
             (400, "review_answer_invalid"),
+            (400, "review_answer_invalid"),
+            (400, "review_step_mismatch"),
             (400, "review_answer_invalid"),
         ]
         assert waiting.outcome() == "waiting"

@@ -62,8 +62,10 @@ def call_back(
     age_seconds: float = 0.0,
 ) -> CallbackAnswer:
     """Send a signed answer for the step."""
-    headers, body = reviewer.message(document, message_id=message_id, age_seconds=age_seconds)
     step_id = step_of(stand, put).id
+    headers, body = reviewer.message(
+        document, step_id=step_id, message_id=message_id, age_seconds=age_seconds
+    )
     return stand.db.run_session(
         lambda session: accept_callback(
             session,

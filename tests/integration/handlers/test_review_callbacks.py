@@ -121,8 +121,25 @@ def test_callback_under_another_secret_is_refused(stand: Stand, reviewer: Review
     assert step_of(stand, put).outcome == "pass"
 
 
-@pytest.mark.parametrize("document", [{}, [], {"outcome": "maybe"}, {"outcome": "retry"}])
-def test_callback_that_is_no_answer(stand: Stand, reviewer: Reviewer, document: object) -> None:
+def test_answer_to_one_question_is_none_to_another(stand: Stand, reviewer: Reviewer) -> None:
+    """What is signed names its step: a copy of it lets no other content pass."""
+    bucket = asking_bucket(stand, reviewer)
+    good, bad = stand.put(bucket, "a.txt", GOOD), stand.put(bucket, "b.txt", GOOD + b" Or not.")
+    for put in (good, bad):
+        stand.work(put.task_id)
+    with pytest.raises(InvalidError) as caught:
+        call_back(stand, reviewer, bad, {"outcome": "pass", "step_id": step_of(stand, good).id})
+    assert caught.value.code == "review_step_mismatch"
+    with pytest.raises(InvalidError):
+        call_back(stand, reviewer, bad, {"outcome": "pass", "step_id": None})
+    assert states(stand, bad.version_id) == ("open", "reviewing")
+    assert step_of(stand, bad).outcome == "waiting"
+
+
+@pytest.mark.parametrize("document", [{}, {"outcome": "maybe"}, {"outcome": "retry"}])
+def test_callback_that_is_no_answer(
+    stand: Stand, reviewer: Reviewer, document: dict[str, str]
+) -> None:
     put = stand.put(asking_bucket(stand, reviewer), "a.txt", GOOD)
     stand.work(put.task_id)
     with pytest.raises(InvalidError):

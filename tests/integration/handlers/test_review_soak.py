@@ -87,7 +87,9 @@ class Actors:
             self.done.wait(0.02)
 
     def answer(self, step_id: int, outcome: str, message_id: str) -> None:
-        headers, body = self.reviewer.message({"outcome": outcome}, message_id=message_id)
+        headers, body = self.reviewer.message(
+            {"outcome": outcome}, step_id=step_id, message_id=message_id
+        )
         with suppress(BloxError):
             self.stand.db.run_session(
                 lambda session: accept_callback(
