@@ -44,7 +44,9 @@ class LinkClaims:
 
 def sign_link(session: Session, box: SecretBox, claims: LinkClaims) -> str:
     """Return the signature of a link that the key `claims.key_id` makes."""
-    return _signature(box, claims, _holder(session, claims.key_id)[1])
+    holder = _holder(session, claims.key_id)
+    holder.demand_good()
+    return _signature(box, claims, holder.key_sha256)
 
 
 def open_link(
@@ -56,18 +58,17 @@ def open_link(
     revoked or has expired, or its tenant is disabled.
     """
     try:
-        principal, key_sha256 = _holder(session, claims.key_id)
-    except UnauthorizedError as error:
-        if error.code != "key_unknown":
-            raise
-        # Nobody learns from links which keys there are.
+        holder = _holder(session, claims.key_id)
+    except UnauthorizedError:
+        # Nobody learns from links which keys there are, or were.
         raise _not_signed() from None
-    expected = _signature(box, claims, key_sha256)
+    expected = _signature(box, claims, holder.key_sha256)
     if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace")):
         raise _not_signed()
+    holder.demand_good()
     if now >= claims.expires_at:
         raise ForbiddenError("the link has expired", code="link_expired")
-    return principal
+    return holder.principal
 
 
 def _not_signed() -> ForbiddenError:
@@ -102,7 +103,24 @@ WHERE k.id = {p} AND t.is_enabled = 1
 """
 
 
-def _holder(session: Session, key_id: int) -> tuple[Principal, str]:
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """The key that a link is made with, as it stands now."""
+
+    principal: Principal
+    key_sha256: str
+    is_revoked: bool
+    is_expired: bool
+
+    def demand_good(self) -> None:
+        """Raise UnauthorizedError for a key that is over."""
+        if self.is_revoked:
+            raise UnauthorizedError("the key of this link is revoked", code="key_revoked")
+        if self.is_expired:
+            raise UnauthorizedError("the key of this link has expired", code="key_expired")
+
+
+def _holder(session: Session, key_id: int) -> _Holder:
     statement = dialect_of(session.get_bind().engine).sql(_HOLDER)
     with closing(cursor_of(session)) as cursor:
         cursor.execute(statement, (key_id,))
@@ -110,10 +128,6 @@ def _holder(session: Session, key_id: int) -> tuple[Principal, str]:
     if found is None:
         raise UnauthorizedError("the key is not known", code="key_unknown")
     tenant_id, label, scopes, role, key_sha256, is_revoked, is_expired = found
-    if is_revoked:
-        raise UnauthorizedError("the key of this link is revoked", code="key_revoked")
-    if is_expired:
-        raise UnauthorizedError("the key of this link has expired", code="key_expired")
     principal = Principal(
         tenant_id=tenant_id,
         key_id=key_id,
@@ -121,4 +135,4 @@ def _holder(session: Session, key_id: int) -> tuple[Principal, str]:
         scopes=frozenset(json.loads(scopes)),
         role=role,
     )
-    return principal, str(key_sha256)
+    return _Holder(principal, str(key_sha256), bool(is_revoked), bool(is_expired))

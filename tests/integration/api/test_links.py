@@ -190,6 +190,9 @@ def test_link_ends_with_its_key(linked: Linked) -> None:
     with stack.client("admin") as admin:
         admin.delete(f"/tenants/{TENANT}/keys/{key_id}").raise_for_status()
     assert refused(linked.send(url), 401, "key_revoked")
+    # Whoever has no such link does not learn that there was a key.
+    forged = changed(url, "blox-signature", "0" * 64)
+    assert refused(linked.send(forged), 403, "link_signature")
 
 
 def test_link_does_no_more_than_its_key_may(linked: Linked) -> None:
