@@ -35,7 +35,7 @@ def audit(execution: Execution, target: str, deps: Deps) -> int:
     if found is None:
         return 0
     tenant_id, missing = execution.task.tenant_id, 0
-    some = deps.db.run_session(lambda session: _stretch(session, target, tenant_id), read_only=True)
+    some = deps.db.run_session(lambda session: stretch(session, target, tenant_id), read_only=True)
     for content in some:
         execution.check()
         try:
@@ -52,11 +52,10 @@ def audit(execution: Execution, target: str, deps: Deps) -> int:
     return missing
 
 
-def _stretch(session: Session, target: str, tenant_id: str) -> Sequence[BackupContent]:
+def stretch(session: Session, target: str, tenant_id: str) -> Sequence[BackupContent]:
     """Return the contents behind a point that is drawn, from the first on when none is there."""
-    newest = session.scalar(
-        sa.select(sa.func.max(BackupContent.id)).where(BackupContent.target == target)
-    )
+    # Of all targets: the end of the primary key is at hand, that of one target is not.
+    newest = session.scalar(sa.select(sa.func.max(BackupContent.id)))
     begins = (random.randrange(newest) if newest else 0), 0
     for after in begins:
         ids = page_of_held(session, target, tenant_id, after, limit=MOST_ASKED)

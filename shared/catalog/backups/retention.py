@@ -24,6 +24,7 @@ from shared.catalog.models import (
     Bucket,
     Restore,
     RestoreState,
+    by_index,
     utc_clock,
 )
 from shared.core.errors import ConflictError
@@ -89,7 +90,6 @@ def forget_items(session: Session, bucket_id: int, target: str, *, limit: int) -
             # Its pins are released first: they are found by these rows.
             BackupRun.pins_until.is_(None),
         )
-        .order_by(BackupItem.id)
         .limit(limit)
     ).all()
     if ids:
@@ -121,17 +121,22 @@ def page_of_held(
     session: Session, target: str, tenant_id: str, after: int, *, limit: int
 ) -> Sequence[int]:
     """Return contents that are held on a target, those with an id above `after`."""
-    return session.scalars(
-        sa.select(BackupContent.id)
-        .where(
-            BackupContent.target == target,
-            BackupContent.tenant_id == tenant_id,
-            BackupContent.state.in_(HELD),
-            BackupContent.id > after,
+    found: list[int] = []
+    for state in HELD:
+        # One by one: over several states the ids of an index are in no order.
+        statement = (
+            sa.select(BackupContent.id)
+            .where(
+                BackupContent.target == target,
+                BackupContent.tenant_id == tenant_id,
+                BackupContent.state == state,
+                BackupContent.id > after,
+            )
+            .order_by(BackupContent.id)
+            .limit(limit)
         )
-        .order_by(BackupContent.id)
-        .limit(limit)
-    ).all()
+        found += session.scalars(by_index(statement, BackupContent, "ix_backup_contents_tenant"))
+    return sorted(found)[:limit]
 
 
 def unneeded(session: Session, ids: Sequence[int]) -> list[int]:
