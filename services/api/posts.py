@@ -36,6 +36,15 @@ async def write_once(
     return _response(answer)
 
 
+async def has_answer(caller: Caller, scope: str, ticket: Ticket | None) -> bool:
+    """Tell whether `write_once` will give an earlier answer, or refuse, without any work."""
+    if ticket is None:
+        return False
+    return await caller.read(
+        scope, lambda session, principal: is_known(session, principal.tenant_id, ticket)
+    )
+
+
 async def act_once(
     caller: Caller, scope: str, ticket: Ticket | None, act: Callable[[Principal], Answer]
 ) -> JSONResponse:

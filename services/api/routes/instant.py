@@ -18,7 +18,7 @@ from services.api.json_route import JsonRoute
 from services.api.lifetimes import Expires
 from services.api.openapi import WRITE_CONDITIONS
 from services.api.possession import Proof, check_proof
-from services.api.posts import write_once
+from services.api.posts import has_answer, write_once
 from services.api.routes.puts import BucketName, PutView, put_response
 from services.api.uploads import client_metadata
 from services.api.views import OrderBody
@@ -88,10 +88,13 @@ async def post_instant_upload(
     check_key(upload.key, max_bytes=settings.max_key_bytes)
     metadata = client_metadata(upload.metadata, max_bytes=settings.max_metadata_bytes)
     conditions = parse_conditions(request.headers).for_write()
-    if upload.proof is not None:
+    is_proven = False
+    # A proof is good for minutes, the answer under an Idempotency-Key for longer.
+    if upload.proof is not None and not await has_answer(caller, "objects:write", ticket):
         await check_proof(
             caller, upload.proof, sha256=check_sha256(upload.sha256), size=upload.size
         )
+        is_proven = True
 
     def work(session: Session, principal: Principal) -> Answer:
         found = get_bucket(session, principal.tenant_id, bucket)
@@ -105,7 +108,7 @@ async def post_instant_upload(
             content_type=upload.content_type,
             metadata=metadata,
             conditions=conditions,
-            is_proven=upload.proof is not None,
+            is_proven=is_proven,
             lifetime=upload.lifetime,
         )
         response = put_response(bucket, upload.key, answer)

@@ -104,6 +104,24 @@ def test_challenge_is_for_one_content_one_tenant_and_a_while(stack: Stack) -> No
         assert upload(other, proof=proof(challenge(other))) == (404, "content_unknown")
 
 
+def test_repeated_request_gets_its_answer_after_the_challenge_has_expired(stack: Stack) -> None:
+    with stack.client() as client:
+        order = {"key": "b", **FACTS, "proof": proof(challenge(client))}
+
+        def send(key: str) -> httpx.Response:
+            return client.post(
+                "/buckets/proofs/instant-uploads", json=order, headers={"idempotency-key": key}
+            )
+
+        first = send("one")
+        assert first.status_code == 201
+        AHEAD[0] = 301.0
+        again = send("one")
+        assert (again.status_code, again.json()) == (201, first.json())
+        other = send("two")
+        assert (other.status_code, other.json()["code"]) == (403, "challenge_expired")
+
+
 def test_bucket_may_take_no_content_by_its_hash(stack: Stack) -> None:
     stack.make_bucket("bytes-only", instant_upload="off")
     with stack.client() as client:
