@@ -13,7 +13,7 @@ from starlette.types import Message
 
 from services.api.bodies import BodyTimeout, Sink, stream_body
 from services.api.deps import get_api
-from shared.core.errors import TooLargeError
+from shared.core.errors import InvalidError, TooLargeError
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})
 
@@ -39,6 +39,7 @@ class JsonRoute(APIRoute):
                     await stream_body(request, body, idle_seconds=seconds)
             except TimeoutError:
                 raise BodyTimeout(f"the body did not come within {seconds} seconds") from None
+            body.check_type(request.headers.get("content-type"))
             return await handle(Request(request.scope, body.replay))
 
         return read_and_handle
@@ -59,6 +60,19 @@ class _Buffer(Sink):
         if len(self._body) + len(chunk) > self._limit:
             raise self._too_large()
         self._body += chunk
+
+    def check_type(self, content_type: str | None) -> None:
+        """Raise InvalidError for what says that it is no JSON; curl says so of its own accord."""
+        if not self._body or content_type is None:
+            return
+        kind = content_type.partition(";")[0].strip().lower()
+        if kind != "application/json" and not (
+            kind.startswith("application/") and kind.endswith("+json")
+        ):
+            raise InvalidError(
+                "the body is to be JSON: send it with Content-Type: application/json",
+                code="content_type_invalid",
+            )
 
     async def replay(self) -> Message:
         return {"type": "http.request", "body": bytes(self._body), "more_body": False}

@@ -271,3 +271,16 @@ def test_a_body_has_no_names_that_are_passed_over(stack: Stack) -> None:
         if schemas[name].get("additionalProperties") is not False
     }
     assert lenient == set()
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
+def test_a_body_that_says_it_is_no_json_is_told_so(stack: Stack, kind: str) -> None:
+    client = stack.client()
+    headers = {"content-type": kind}
+    address = f"/buckets/{BUCKET}/removals"
+    answer = client.post(address, content=b'{"prefix": "k"}', headers=headers)
+    refuse(answer, 400, "content_type_invalid")
+    assert "application/json" in answer.json()["detail"]
+    for fine in ("application/json; charset=utf-8", "Application/Merge-Patch+JSON"):
+        headers = {"content-type": fine}
+        assert client.post(address, content=b'{"prefix": "k"}', headers=headers).is_success
