@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from shared.catalog.backups.snapshot import Cursor, page_of_versions
 from shared.catalog.models import (
     BackupContent,
+    BackupContentState,
     BackupItem,
     BackupItemState,
     BackupRun,
@@ -35,6 +36,12 @@ class ManifestDamaged(CorruptError):
     """The manifest is not what was written."""
 
     code = "manifest_damaged"
+
+
+class ContentDamaged(CorruptError):
+    """The target does not have any more what a run is about to name."""
+
+    code = "backup_content_damaged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,14 +133,18 @@ def whole_lines(data: bytes, *, offset: int) -> Iterator[tuple[int, dict[str, An
 def page_of_entries(
     session: Session, run: BackupRun, cursor: Cursor, *, limit: int
 ) -> tuple[list[Entry], Cursor]:
-    """Return the next entries of a run whose items have all ended."""
+    """Return the next entries of a run whose items have all ended.
+
+    Raises ContentDamaged when the target has lost one of them since it was named: the next run
+    copies it anew.
+    """
     versions, following = page_of_versions(session, run, cursor, limit=limit)
     if not versions:
         return [], following
     held = {
         row.blob_id: row
         for row in session.execute(
-            sa.select(BackupItem.blob_id, BackupContent.id, BackupContent.key)
+            sa.select(BackupItem.blob_id, BackupContent.id, BackupContent.key, BackupContent.state)
             .join(BackupContent, BackupContent.id == BackupItem.content_id)
             .where(
                 BackupItem.run_id == run.id,
@@ -142,6 +153,11 @@ def page_of_entries(
             )
         )
     }
+    for row in held.values():
+        if row.state != BackupContentState.STORED:
+            raise ContentDamaged(
+                "the target has lost a content that the run names", content_id=row.id
+            )
     keys = {
         row.id: row.key
         for row in session.execute(

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 import sqlalchemy as sa
 
+from shared.catalog.backups.contents import note_damage
 from shared.catalog.backups.pins import release_page, runs_with_pins
 from shared.catalog.backups.runs import cancel_run, fail_overdue, open_run
 from shared.catalog.models import BackupRun, BackupRunState, Version, utc_now
@@ -283,3 +284,22 @@ def test_a_version_that_was_being_written_at_the_snapshot_is_of_it(stand: Backup
     lines = stand.manifest(stand.run_row(run.id))[1:-1]
     assert {line["key"]: line["version"] for line in lines}["k"] == at_once
     assert [line["key"] for line in lines] == ["other", "k"]
+
+
+def test_no_manifest_names_what_the_target_has_lost_meanwhile(stand: BackupStand) -> None:
+    bucket = stand.backed_up()
+    stand.stored(bucket, "k", b"k")
+    stand.back_up(bucket)
+    stand.backup = replace(stand.backup, settle_seconds=3600.0)
+    run = stand.begin(bucket)
+    assert stand.work(run.task_id) == "scheduled"
+    (content,) = stand.contents("stored")
+    assert stand.db.run_session(lambda session: note_damage(session, content.id, detail="missing"))
+    stand.backup = replace(stand.backup, settle_seconds=0.0)
+    assert stand.work(run.task_id) == "failed"
+    over = stand.run_row(run.id)
+    assert (over.state, over.error_code) == ("failed", "backup_content_damaged")
+    after = stand.back_up(bucket)
+    assert (after.state, (after.counts or {})["copied"]) == ("complete", 1)
+    for line in stand.manifest(after)[1:-1]:
+        assert stand.channels.read(TARGET, line["target_key"]) == b"k"
