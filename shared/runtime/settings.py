@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from shared.core.errors import InvalidError
 from shared.outbox.settings import OutboxSettings
+from shared.storage.progress import Plan
 
 PREFIX = "BLOX_"
 DELIMITER = "__"
@@ -283,7 +284,7 @@ class Settings(pydantic.BaseModel):
     outbox: OutboxSettings = OutboxSettings()
     worker: WorkerSettings = WorkerSettings()
     services: ServicesSettings = ServicesSettings()
-    api: ApiSettings = ApiSettings()
+    api: ApiSettings = pydantic.Field(ApiSettings(), validate_default=True)
     fetch: FetchSettings = FetchSettings()
     origin: OriginSettings = OriginSettings()
     review: ReviewSettings = ReviewSettings()
@@ -293,6 +294,22 @@ class Settings(pydantic.BaseModel):
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()
     channels: dict[str, ChannelSettings] = {}
+
+    @pydantic.field_validator("api")
+    @classmethod
+    def _bodies_fit_into_memory(
+        cls, api: ApiSettings, info: pydantic.ValidationInfo
+    ) -> ApiSettings:
+        """Refuse what would leave the largest bodies "busy" for ever: one part is kept whole."""
+        staging = info.data.get("staging")
+        if isinstance(staging, StagingSettings) and staging.kind == "s3":
+            part_bytes = Plan.of(api.max_object_bytes, staging.part_bytes).part_bytes
+            if part_bytes > staging.memory_bytes:
+                raise ValueError(
+                    f"max_object_bytes needs parts of {part_bytes} bytes in a bucket, more than "
+                    f"{PREFIX}STAGING{DELIMITER}MEMORY_BYTES"
+                )
+        return api
 
     @property
     def consumed_regions(self) -> tuple[str, ...]:

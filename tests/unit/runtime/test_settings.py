@@ -81,6 +81,25 @@ def test_a_pair_that_breaks_the_outbox_is_refused() -> None:
         load_settings({"BLOX_OUTBOX__LEASE_SECONDS": "4", "BLOX_OUTBOX__RENEW_SECONDS": "3"})
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"BLOX_API__MAX_OBJECT_BYTES": str(2 * 1024**4)},
+        {
+            "BLOX_STAGING__PART_BYTES": str(64 * 1024**2),
+            "BLOX_STAGING__MEMORY_BYTES": str(16 * 1024**2),
+        },
+    ],
+)
+def test_the_largest_body_can_begin_in_a_bucket(variables: dict[str, str]) -> None:
+    """Else every body of unknown size would find staging busy, for ever."""
+    bucket = {"BLOX_STAGING__KIND": "s3", "BLOX_STAGING__BUCKET": "staging"}
+    with pytest.raises(SettingsError, match="BLOX_STAGING__MEMORY_BYTES"):
+        load_settings({**bucket, **variables})
+    assert load_settings(variables).staging.kind == "file"
+    assert load_settings(bucket).staging.kind == "s3"
+
+
 def test_a_fault_never_shows_a_secret() -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings({"BLOX_SECRET_KEY": "hunter2", "BLOX_API__PORT": "x"})
