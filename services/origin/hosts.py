@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from shared.core.clock import monotonic
 from shared.core.errors import ThrottledError
-from shared.fetch import FetchError, FetchUnavailable, Target
+from shared.fetch import FetchError, FetchUnavailable, ResolverBusy, Target
 from shared.storage.breaker import Breaker
 
 #: Failures in a row after which a host is left alone, and for how long.
@@ -80,6 +80,9 @@ class Hosts:
         try:
             try:
                 yield
+            except ResolverBusy:
+                host.breaker.unclear()
+                raise
             except FetchUnavailable:
                 host.breaker.failed()
                 raise

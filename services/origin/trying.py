@@ -15,7 +15,7 @@ import structlog
 
 from services.origin import rules
 from services.origin.deps import Pull
-from services.origin.hosts import BadAnswer, HostBusy
+from services.origin.hosts import BUSY_SECONDS, BadAnswer, HostBusy
 from services.origin.receiving import forget_partial, receive, remove
 from shared.catalog import fenced
 from shared.catalog.limits import DEFAULT_CONTENT_TYPE, check_content_type
@@ -33,7 +33,16 @@ from shared.core.errors import (
 )
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Fail
-from shared.fetch import Answer, FetchError, FetchRefused, FetchTooLarge, Hop, Target, parse_url
+from shared.fetch import (
+    Answer,
+    FetchError,
+    FetchRefused,
+    FetchTooLarge,
+    Hop,
+    ResolverBusy,
+    Target,
+    parse_url,
+)
 from shared.outbox.completion import Completion
 from shared.storage import staging_writer
 from shared.storage.errors import ChannelError
@@ -68,6 +77,9 @@ def try_source(pull: Pull, source: int) -> Fail | bool:
     except (ChannelError, StagingBusy) as error:
         pull.keep(pull.plan.uncounted(source))
         raise StagingTrouble(str(error)) from error
+    except ResolverBusy as error:
+        pull.keep(pull.plan.uncounted(source))
+        raise HostBusy(retry_after_seconds=BUSY_SECONDS) from error
     except FetchTooLarge as error:
         return Fail(error.code, str(error))
     except FetchRefused as error:

@@ -8,6 +8,7 @@ from shared.fetch.errors import (
     FetchTimeout,
     FetchTooLarge,
     FetchUnavailable,
+    ResolverBusy,
 )
 from shared.fetch.headers import check_headers
 from shared.fetch.limits import FetchLimits
@@ -25,6 +26,7 @@ __all__ = [
     "FetchUnavailable",
     "Fetcher",
     "Hop",
+    "ResolverBusy",
     "Target",
     "check_headers",
     "parse_url",

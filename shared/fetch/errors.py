@@ -4,7 +4,8 @@ FetchError
 ├── FetchRefused         we do not go there: url, port, address, redirects      (permanent)
 ├── FetchTooLarge        more bytes than the caller takes                       (permanent)
 └── FetchUnavailable     name, connection, TLS or answer is broken              (transient)
-    └── FetchTimeout     ... or does not come in time
+    ├── FetchTimeout     ... or does not come in time
+    └── ResolverBusy     not asked for: we resolve too many names at this moment
 """
 
 from __future__ import annotations
@@ -40,3 +41,9 @@ class FetchTimeout(FetchUnavailable):
     """The other side did not answer in time."""
 
     code = "total_timeout"
+
+
+class ResolverBusy(FetchUnavailable):
+    """Too many names are being resolved; it says nothing about the host."""
+
+    code = "resolver_busy"

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from shared.fetch.addresses import Address
-from shared.fetch.errors import FetchRefused, FetchUnavailable
+from shared.fetch.errors import FetchRefused, FetchUnavailable, ResolverBusy
 from shared.fetch.patience import Patience
 
 #: Returns the addresses of a name, as text. Blocks; raises OSError.
@@ -59,7 +59,7 @@ class _Lookup:
         self.found: Sequence[str] = ()
         self.error: Exception | None = None
         if not _slots.acquire(blocking=False):
-            raise FetchUnavailable("too many names are being resolved", code="resolver_busy")
+            raise ResolverBusy("too many names are being resolved", host=host)
         self._resolver, self._host = resolver, host
         try:
             threading.Thread(target=self._run, name="resolve", daemon=True).start()

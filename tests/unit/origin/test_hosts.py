@@ -8,7 +8,7 @@ import pytest
 
 from services.origin.hosts import BUSY_SECONDS, BadAnswer, HostBusy, Hosts
 from shared.core.errors import CancelRequested
-from shared.fetch import FetchError, FetchTooLarge, FetchUnavailable, parse_url
+from shared.fetch import FetchError, FetchTooLarge, FetchUnavailable, ResolverBusy, parse_url
 
 ONE, OTHER = parse_url("http://one.example/"), parse_url("http://other.example/")
 
@@ -51,7 +51,10 @@ def test_failures_in_a_row_leave_it_alone_and_nobody_else(hosts: Hosts, clock: C
     assert hosts.opens_in_seconds(ONE) == 0
 
 
-@pytest.mark.parametrize("error", [FetchTooLarge(), FetchError(), CancelRequested(), ValueError()])
+@pytest.mark.parametrize(
+    "error",
+    [FetchTooLarge(), FetchError(), ResolverBusy(), CancelRequested(), ValueError()],
+)
 def test_what_is_not_its_fault_does_not_count(hosts: Hosts, error: BaseException) -> None:
     for _ in range(5):
         fail(hosts, error)

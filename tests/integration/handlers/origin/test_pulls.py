@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import socket
 
@@ -13,6 +14,7 @@ from shared.catalog.models import OriginMiss, OriginPull
 from shared.catalog.origins.pulling import NothingToPull, Pulling
 from shared.catalog.origins.segments import Segment, add_segment
 from shared.core.clock import utc_now
+from shared.fetch import resolving
 from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.origins import OriginStand
 from tests.support.upstream import Asked, Upstream, answer
@@ -168,3 +170,18 @@ def test_what_is_over_is_forgotten(stand: OriginStand, upstream: Upstream, bucke
     assert stand.miss(bucket, "a") is None
     assert [one.id for one in stand.pulls()] == [missed.id]
     assert stand.segments() == []
+
+
+def test_names_of_others_that_do_not_resolve_cost_no_try(
+    stand: OriginStand, upstream: Upstream
+) -> None:
+    bucket = stand.bucket()
+    stand.fills(bucket, f"http://localhost:{upstream.port}", tries=1)
+    pulling = stand.trigger(bucket, "a")
+    with contextlib.ExitStack() as others:
+        for _ in range(resolving.MAX_LOOKUPS):
+            others.enter_context(resolving._slots)
+        stand.work(pulling.task_id)
+    task = stand.task(pulling.task_id)
+    assert (task["attempt"], stand.pull_row(pulling.pull_id).state) == (0, "open")
+    assert task["checkpoint"]["tries"] == {"0": 0}
