@@ -22,7 +22,12 @@ from shared.catalog.locking import lock_tasks
 from shared.catalog.models import Restore
 from shared.catalog.restores.blobs import held_copies
 from shared.catalog.restores.keys import Decision, KeyCommit, Outcome, decide
-from shared.catalog.restores.manifests import HeldManifest, choose_older, find_manifest
+from shared.catalog.restores.manifests import (
+    HeldManifest,
+    choose_older,
+    find_manifest,
+    lock_older,
+)
 from shared.catalog.restores.progress import Result, note_results
 from shared.catalog.restores.runs import Policy, lock_restore
 from shared.core.clock import Deadline, monotonic
@@ -90,7 +95,7 @@ class KeyRestore:
             found = fenced.fenced(
                 self._execution,
                 db,
-                lock=partial(lock_restore, restore_id=self._id),
+                lock=partial(lock_older, restore_id=self._id),
                 body=partial(choose_older, restore_id=self._id),
             )
             if found is None:

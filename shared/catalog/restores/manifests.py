@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -16,6 +17,7 @@ from shared.catalog.models import (
     Restore,
     RestoreState,
 )
+from shared.catalog.restores.runs import lock_restore
 from shared.core.errors import SupersededError
 
 
@@ -47,19 +49,42 @@ def find_manifest(session: Session, run_id: int) -> HeldManifest | None:
     )
 
 
-def choose_older(session: Session, restore_id: int) -> HeldManifest | None:
-    """Let a locked restore read the next older complete run instead; None when there is none.
+def lock_older(session: Session, restore_id: int) -> None:
+    """Lock a restore and the run that it would read instead: that is not pruned meanwhile."""
+    restore = lock_restore(session, restore_id)
+    if restore is None or restore.run_id is None:
+        return
+    for run_id in _older(session, restore.run_id):
+        if find_manifest(session, run_id) is not None:
+            lock_run(session, run_id)
+            return
 
-    It begins anew: what is restored already is found to be the same. What was noted stays, and the
-    positions of what is noted from now on come behind it (`base`).
+
+def choose_older(session: Session, restore_id: int) -> HeldManifest | None:
+    """Let a restore read the next older complete run instead; None when there is none.
+
+    The caller has locked with `lock_older`. It begins anew: what is restored already is found to be
+    the same. What was noted stays, and the positions of what is noted from now on come behind it
+    (`base`).
     """
     restore = session.get(Restore, restore_id)
     if restore is None or restore.state != RestoreState.OPEN or restore.run_id is None:
         raise SupersededError("the restore is over", restore_id=restore_id)
-    present = session.get_one(BackupRun, restore.run_id)
     cursor = restore.cursor or {}
     base = int(cursor.get("base", 0)) + int(cursor.get("offset", 0))
-    older = session.scalars(
+    for run_id in _older(session, restore.run_id):
+        found = find_manifest(session, run_id)
+        if found is not None:
+            restore.run_id, restore.cursor = run_id, {"offset": 0, "base": base}
+            session.flush()
+            return found
+    return None
+
+
+def _older(session: Session, run_id: int) -> Sequence[int]:
+    """Return the complete runs of the same bucket before this one, the newest first."""
+    present = session.get_one(BackupRun, run_id)
+    return session.scalars(
         sa.select(BackupRun.id)
         .where(
             BackupRun.bucket_id == present.bucket_id,
@@ -68,11 +93,3 @@ def choose_older(session: Session, restore_id: int) -> HeldManifest | None:
         )
         .order_by(BackupRun.snapshot_at.desc(), BackupRun.id.desc())
     ).all()
-    for run_id in older:
-        lock_run(session, run_id)
-        found = find_manifest(session, run_id)
-        if found is not None:
-            restore.run_id, restore.cursor = run_id, {"offset": 0, "base": base}
-            session.flush()
-            return found
-    return None
