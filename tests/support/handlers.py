@@ -19,6 +19,8 @@ from sqlalchemy.orm import Session
 
 from services.delete import handlers as deleting
 from services.delete import prefix as removing
+from services.notify import handlers as notifying
+from services.notify.turns import Turns
 from services.replica import handlers as replicating
 from services.replica import objects as copying
 from services.review import handlers as reviewing
@@ -134,19 +136,18 @@ class Stand:
             tries_per_channel=3,
         )
         self.secrets = SecretBox(SECRET_KEY)
+        fetcher = Fetcher(
+            FetchPolicy(allow=["127.0.0.0/8:*"]), tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        )
+        self.notify = notifying.Deps(
+            db=self.db, secrets=self.secrets, fetcher=fetcher, turns=Turns(4)
+        )
         self.review = reviewing.Deps(
             db=self.db,
             catalogue=self.catalogue,
             staging=self.staging,
             channels=self.channels,
-            outside=Outside(
-                fetch=Fetcher(
-                    FetchPolicy(allow=["127.0.0.0/8:*"]),
-                    tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-                ),
-                secrets=self.secrets,
-                call_seconds=10.0,
-            ),
+            outside=Outside(fetch=fetcher, secrets=self.secrets, call_seconds=10.0),
         )
         self.delete = deleting.Deps(db=self.db, channels=self.channels)
         self.replica = replicating.Deps(
@@ -269,6 +270,7 @@ class Stand:
             "review.check": lambda e, p: reviewing.check(e, p, self.review),
             "review.recheck": lambda e, p: reviewing.recheck(e, p, self.review),
             "review.again": lambda e, p: review_again(e, p, self.review),
+            "notify.send": lambda e, p: notifying.send(e, p, self.notify),
             "delete.blob": lambda e, p: deleting.delete(e, p, self.delete),
             "delete.prefix": lambda e, p: removing.delete_prefix(e, p, self.prefix),
             "delete.settle": settle_kind("delete", self.bench.context).handler,
