@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from shared.catalog.blobs import add_reference
 from shared.catalog.conditions import UNCONDITIONAL, Conditions
 from shared.catalog.context import Catalogue
-from shared.catalog.deletes import end_stored
+from shared.catalog.deletes import end_stored, take_generation
 from shared.catalog.expiries import own_times
 from shared.catalog.holds import NotStoredYet, refuse_held
 from shared.catalog.lifecycle import UNTIMED, Lifetime
@@ -131,13 +131,17 @@ def write_copy(
     blob: Blob,
     facts: Facts,
     moved_from: LockedKey | None = None,
+    is_now: bool = True,
 ) -> PutAnswer:
-    """Make the target's new version, and end the source's when it is a move; all is locked."""
+    """Make the target's new version, and end the source's when it is a move; all is locked.
+
+    `is_now` False: it was asked for earlier, and ends no later work on the source's key.
+    """
     target.blobs[blob.id] = target.winner = blob
     written, superseded = write_at_once(session, catalogue, bucket, target, facts)
     if moved_from is not None:
         # After the new reference: the content is never without one.
-        moved_from.row.generation += 1
+        take_generation(session, moved_from, is_now=is_now)
         end_stored(session, catalogue, moved_from, version)
         refresh(session, moved_from)
         emit(session, catalogue, version, EventType.DELETED)

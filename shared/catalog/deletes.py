@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.blobs import dispose_staged, drop_reference
@@ -15,7 +16,16 @@ from shared.catalog.context import Catalogue
 from shared.catalog.holds import refuse_held
 from shared.catalog.limits import check_key
 from shared.catalog.locking import LockedKey, lock_key, share_bucket
-from shared.catalog.models import LIVING, UNFINISHED, HolderKind, Version, VersionState
+from shared.catalog.models import (
+    LIVING,
+    UNFINISHED,
+    Copy,
+    CopyState,
+    HolderKind,
+    Version,
+    VersionState,
+    by_index,
+)
 from shared.catalog.notifying.emitting import EventType, emit
 from shared.catalog.quarantine import is_quarantined
 from shared.catalog.supersede import end_versions
@@ -105,10 +115,12 @@ def end_living(
         if version.state == VersionState.BLOCKED:
             dispose_staged(session, catalogue, locked.blob_of(version))
     living = [version for version in chosen if version.state in LIVING]
+    is_now = newest_version_id is None
     if not living:
-        if is_quarantined(session, locked.row.id):
-            # What was blocked before this must not be released after it.
-            locked.row.generation += 1
+        # What was blocked before this must not be released after it, and no copy may arrive.
+        is_copied = is_now and _is_of_a_copy(session, locked)
+        if is_copied or is_quarantined(session, locked.row.id):
+            take_generation(session, locked, is_now=is_now)
             session.flush()
         return None
     unfinished = [version for version in living if version.state in UNFINISHED]
@@ -118,11 +130,39 @@ def end_living(
         if version.state == VersionState.STORED:
             task_id = end_stored(session, catalogue, locked, version)
     # Written together with what `refresh` sets.
-    locked.row.generation += 1
+    take_generation(session, locked, is_now=is_now)
     refresh(session, locked)
     # The newest is what a reader saw go.
     emit(session, catalogue, max(living, key=lambda one: one.generation), EventType.DELETED)
     return Ended(task_id, superseded)
+
+
+def take_generation(session: Session, locked: LockedKey, *, is_now: bool) -> None:
+    """Take a key's next generation, so that whoever began before finds that a newer one has won.
+
+    What was asked for at an earlier time (`is_now` False) takes none where the newest is no
+    version's: a deletion has it, or a copy that was asked for later and is still under way.
+    """
+    if is_now or _is_of_a_version(session, locked):
+        locked.row.generation += 1
+
+
+def _is_of_a_version(session: Session, locked: LockedKey) -> bool:
+    newest = locked.row.generation
+    if any(version.generation == newest for version in locked.versions.values()):
+        return True
+    found = sa.exists().where(Version.object_id == locked.row.id, Version.generation == newest)
+    return session.scalar(sa.select(found)) is True
+
+
+def _is_of_a_copy(session: Session, locked: LockedKey) -> bool:
+    """Tell whether a copy to this key is under way, and nothing later was asked for."""
+    statement = sa.select(sa.literal(1)).where(
+        Copy.state == CopyState.PENDING,
+        Copy.target_object_id == locked.row.id,
+        Copy.generation == locked.row.generation,
+    )
+    return session.scalar(by_index(statement, Copy, "ix_copies_state").limit(1)) is not None
 
 
 def end_stored(

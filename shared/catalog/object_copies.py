@@ -149,6 +149,7 @@ class ObjectCopyCommit:
             blob=blob,
             facts=facts,
             moved_from=moved_from,
+            is_now=False,
         )
         copy.version_id = answer.version_id
         session.flush()

@@ -17,6 +17,7 @@ from shared.catalog.invariants.removal import removal_breaches
 from shared.catalog.models import (
     Blob,
     BlobRef,
+    Bucket,
     Copy,
     Location,
     LocationState,
@@ -27,6 +28,7 @@ from shared.catalog.models import (
 from shared.catalog.object_copies import ObjectCopyCommit, read_copy
 from shared.catalog.puts import PutAnswer
 from shared.catalog.regions import drain
+from shared.catalog.removals import PageCommit, look, start_removal
 from shared.catalog.review_policy import ReviewPolicy
 from shared.core.errors import (
     BacklogError,
@@ -355,6 +357,78 @@ def test_copy_within_a_bucket_is_a_reference_whatever_channels_it_names(
     world.run(lambda session: session.execute(sa.text("UPDATE buckets SET channels = '[\"b\"]'")))
     assert copy(world, bucket, "k", "moved", is_move=True).state == "stored"
     world.check()
+
+
+def test_later_delete_of_the_target_wins_also_where_nothing_was(world: World, bucket: int) -> None:
+    world.put_stored(bucket, "k")
+    into = elsewhere(world)
+    begun = begin(world, bucket, into)
+    assert not world.delete(into, "copy").existed
+    place(world)
+    with pytest.raises(SupersededError):
+        commit(world, begun)
+    with pytest.raises(NotFoundError):
+        world.read(into, "copy")
+
+
+def test_removal_asked_for_before_does_not_end_it(world: World, bucket: int) -> None:
+    """What goes is what was there then; the copy was acknowledged after it."""
+    world.put_stored(bucket, "k")
+    into = elsewhere(world)
+    world.put_stored(into, "copy", b"old")
+    removal = world.run(
+        lambda session: start_removal(
+            session, world.catalogue, session.get_one(Bucket, into), prefix=""
+        )
+    )
+    begun = begin(world, bucket, into)
+    keys = world.run(lambda session: look(session, removal, after=None)).keys
+    page = PageCommit(
+        world.catalogue,
+        removal_id=removal.id,
+        keys=keys,
+        after=None,
+        task_id=removal.task_id or 0,
+    )
+
+    def remove(session: Session) -> int:
+        page.lock(session)
+        return page.apply(session).deleted_keys
+
+    assert world.run(remove) == 1
+    with pytest.raises(NotFoundError):
+        world.read(into, "copy")
+    place(world)
+    written = commit(world, begun)
+    assert world.read(into, "copy").version_id == written.version_id
+
+
+def test_move_asked_for_before_does_not_end_a_copy_to_its_source(world: World, bucket: int) -> None:
+    world.put_stored(bucket, "k")
+    into = elsewhere(world)
+    move = begin(world, bucket, into, is_move=True)
+    other = world.put_stored(into, "other", b"other")
+
+    def apart(session: Session) -> None:
+        blob_id = session.get_one(Version, other.version_id).blob_id
+        session.execute(sa.update(Location).where(Location.blob_id == blob_id).values(channel="b"))
+        session.execute(sa.text("UPDATE buckets SET channels = '[\"a\"]' WHERE name = 'photos'"))
+
+    world.run(apart)
+    begun = copy(world, into, "other", "k", into=bucket)
+    assert isinstance(begun, CopyBegun)
+    place(world)
+    commit(world, move)
+    with pytest.raises(NotFoundError):
+        world.read(bucket, "k")
+
+    def arrive(session: Session) -> None:
+        blob_id = session.get_one(Version, other.version_id).blob_id
+        session.execute(sa.update(Location).where(Location.blob_id == blob_id).values(channel="a"))
+
+    world.run(arrive)
+    written = commit(world, begun)
+    assert world.read(bucket, "k").version_id == written.version_id
 
 
 def test_later_write_to_the_target_wins(world: World, bucket: int) -> None:
