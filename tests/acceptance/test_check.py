@@ -20,6 +20,7 @@ from shared.storage.registry import open_channel
 from shared.storage.spec import ChannelSpec
 from tests.acceptance.damages import DAMAGES, Damage
 from tests.acceptance.damages_backups import BACKUP_DAMAGES
+from tests.acceptance.damages_notifications import NOTIFICATION_DAMAGES
 from tests.acceptance.damages_origins import ORIGIN_DAMAGES
 from tests.acceptance.damages_removal import REMOVAL_DAMAGES
 from tests.acceptance.damages_replicas import REPLICA_DAMAGES
@@ -42,6 +43,7 @@ ALL = (
     *REMOVAL_DAMAGES,
     *REVIEW_DAMAGES,
     *ORIGIN_DAMAGES,
+    *NOTIFICATION_DAMAGES,
     *BACKUP_DAMAGES,
 )
 

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from shared.catalog.invariants.backups import backup_breaches
 from shared.catalog.invariants.contents import content_breaches
+from shared.catalog.invariants.notifications import notification_breaches
 from shared.catalog.invariants.objects import object_breaches
 from shared.catalog.invariants.origins import origin_breaches
 from shared.catalog.invariants.removal import removal_breaches
@@ -43,3 +44,4 @@ def row_breaches(
     yield from backup_breaches(session, late, swept)
     yield from replica_breaches(session, late)
     yield from origin_breaches(session, late)
+    yield from notification_breaches(session, late)

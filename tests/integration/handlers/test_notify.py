@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from services.notify.handlers import Deps, send
 from services.notify.turns import Turns
 from shared.catalog.deletes import delete_object
+from shared.catalog.invariants.notifications import notification_breaches
 from shared.catalog.models import (
     Delivery,
     DeliveryState,
@@ -35,6 +36,7 @@ from shared.catalog.notifying.subscriptions import (
 from shared.core.errors import InvalidError, SwitchedOffError
 from shared.fetch import Fetcher, FetchPolicy
 from shared.outbox.manual import retry
+from shared.outbox.schema import tasks
 from shared.storage.errors import ChannelRefused
 from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.handlers import TENANT, Stand
@@ -88,6 +90,7 @@ def deliver(stand: Stand, **options: tuple[str, ...]) -> list[str]:
             execution, execution.kind.load(execution.task.payload), deps(stand, **options)
         )
         if not execution.completed:
+            assert answer is not None
             stand.bench.answers.settle(execution, answer)
         stand.bench.context.executions.remove(execution)
         states.append(stand.state(task_id))
@@ -310,8 +313,10 @@ def test_failures_at_the_same_time_make_no_long_rest(stand: Stand, receiver: Rev
         )
     late = subscription(stand, own)
     assert late.failures == FAILURES_TO_REST
+    now = stand.look(lambda session: session.scalar(sa.select(utc_clock())))
     assert late.failing_until is not None
-    assert late.failing_until - stand.look(lambda s: s.scalar(sa.select(utc_clock()))) < REST
+    assert now is not None
+    assert late.failing_until - now < REST
 
 
 def test_what_ended_long_ago_is_forgotten_what_waits_stays(
@@ -343,3 +348,37 @@ def test_what_ended_long_ago_is_forgotten_what_waits_stays(
     assert counts == {"deliveries": 5, "notifications": 5}
     assert [one.id for one in deliveries(stand)] == [6, 7]
     assert deliver(stand) == ["completed"] * 2
+
+
+def test_the_check_sees_deliveries_without_work_and_work_without_deliveries(
+    stand: Stand, receiver: Reviewer
+) -> None:
+    bucket = stand.bucket()
+    subscribe(stand, receiver)
+    for key in ("fine", "lost", "idle", "told"):
+        stored(stand, bucket, key, key.encode())
+
+    def found() -> set[tuple[str, str]]:
+        def read(session: sa.orm.Session) -> set[tuple[str, str]]:
+            now = session.scalar(sa.select(utc_clock()))
+            assert now is not None
+            late = now + dt.timedelta(seconds=60)
+            return {(one.invariant, one.subject) for one in notification_breaches(session, late)}
+
+        return stand.look(read)
+
+    assert found() == set()
+    _fine, lost, idle, told = deliveries(stand)
+    with stand.bench.engine.begin() as connection:
+        connection.execute(
+            sa.update(tasks).where(tasks.c.id == lost.task_id).values(state="failed")
+        )
+        connection.execute(
+            sa.update(Delivery).where(Delivery.id == idle.id).values(state="delivered")
+        )
+        connection.execute(sa.delete(Notification).where(Notification.id == told.notification_id))
+    assert found() == {
+        ("unfinished rows have their task", f"delivery {lost.id}"),
+        ("unfinished tasks have their row", f"task {idle.task_id}"),
+        ("deliveries have their event", f"delivery {told.id}"),
+    }
