@@ -137,6 +137,13 @@ class StoredRule(_Terms):
         """Return the address of a key at one of the sources."""
         return fill(self.sources[number].url, key=key, prefix=self.prefix)
 
+    def stays_inside(self, key: str) -> bool:
+        """Tell whether the addresses of a key have no segment `.` or `..` that the rule has not."""
+        return all(
+            _dots(self.url(number, key)) == _dots(fill(source.url, key="k", prefix=""))
+            for number, source in enumerate(self.sources)
+        )
+
 
 class StoredOrigin(_Strict):
     """The rules as the bucket's column holds them."""
@@ -144,8 +151,13 @@ class StoredOrigin(_Strict):
     rules: tuple[StoredRule, ...]
 
     def rule_for(self, key: str) -> StoredRule | None:
-        """Return the rule that counts for a key."""
-        return next((rule for rule in self.rules if key.startswith(rule.prefix)), None)
+        """Return the rule that counts for a key.
+
+        None also when that would ask for something outside of a source's path: what is left of a
+        key without its prefix may begin with `../`.
+        """
+        rule = next((rule for rule in self.rules if key.startswith(rule.prefix)), None)
+        return rule if rule is not None and rule.stays_inside(key) else None
 
     def rule(self, rule_id: str) -> StoredRule | None:
         """Return the rule of a pull, None when it is not in force any more."""
@@ -198,6 +210,11 @@ def _seal_source(
         header_names=tuple(sorted(source.headers)),
         sealed=secrets.seal(source.headers),
     )
+
+
+def _dots(url: str) -> list[str]:
+    """Return the segments of a path that servers and clients fold away."""
+    return [part for part in url.partition("?")[0].split("/") if part in {".", ".."}]
 
 
 def _quoted(key: str) -> str:

@@ -106,3 +106,20 @@ def test_a_rule_is_the_same_while_its_keys_and_sources_are() -> None:
 
     assert rule_id() == rule_id(tries=5, mode="background", wait_seconds=1)
     assert len({rule_id(), rule_id(prefix="a"), rule_id(url="http://b.example/")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("url", "prefix", "key", "counts"),
+    [
+        ("https://a.example/base/{rest}", "old", "old../secret", False),
+        ("https://a.example/base/{rest}", "old", "old./x", False),
+        ("https://a.example/base/.{rest}", "old", "old.", False),
+        ("https://a.example/base/{rest}", "old", "old/..x/x..", True),
+        ("https://a.example/base/?of={rest}", "old", "old../secret", True),
+        ("https://a.example/x/../base/{rest}", "old/", "old/x", True),
+        ("https://a.example/base/", "old", "old../secret", True),
+    ],
+)
+def test_no_key_leads_out_of_a_sources_path(url: str, prefix: str, key: str, counts: bool) -> None:
+    policy = OriginPolicy.model_validate({"rules": [{"prefix": prefix, "sources": [{"url": url}]}]})
+    assert (seal(policy, None, None).rule_for(key) is not None) is counts
