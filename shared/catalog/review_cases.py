@@ -25,6 +25,8 @@ from shared.catalog.rulings import REASON_CHARACTERS
 from shared.catalog.verdicts import find_verdict
 from shared.core.errors import SupersededError
 
+_JUDGED = frozenset({StepOutcome.PASS, StepOutcome.REJECT, StepOutcome.DOUBTFUL})
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -106,13 +108,18 @@ def case_of(session: Session, review: Review, version: Version) -> Case:
 
 
 def record_steps(session: Session, review_id: int, steps: Iterable[Step]) -> None:
-    """Keep what reviewers said; what was said before in the same step is replaced."""
-    known = {
-        row.step: row
-        for row in session.scalars(sa.select(ReviewStep).where(ReviewStep.review_id == review_id))
-    }
+    """Keep what reviewers said; what was said before in the same step is replaced.
+
+    A judgement of the content is not, by a step that could not look: that comes from an execution
+    which has lost its task, and goes on until it finds out.
+    """
+    statement = sa.select(ReviewStep).where(ReviewStep.review_id == review_id)
+    rows = session.scalars(statement.order_by(ReviewStep.id).with_for_update())
+    known = {row.step: row for row in rows}
     for step in steps:
         row = known.get(step.name)
+        if row is not None and row.outcome in _JUDGED and step.outcome not in _JUDGED:
+            continue
         if row is None:
             row = ReviewStep(
                 review_id=review_id, step=step.name, kind=step.kind, created_at=utc_clock()

@@ -11,6 +11,7 @@ from services.review.handlers import Deps
 from services.review.sandbox import SandboxLimits
 from shared.catalog.models import Review, ReviewStep, Verdict
 from shared.catalog.puts import PutAnswer
+from shared.catalog.review_cases import Step, record_steps
 from shared.catalog.reviewing import decide, decide_overdue
 from shared.core.clock import Deadline
 from shared.core.errors import ConflictError, NotFoundError
@@ -342,3 +343,20 @@ def test_decided_already_is_fine(stand: Stand) -> None:
     stand.bench.set(put.task_id, state="pending")
     assert stand.work(put.task_id) == "completed"
     assert len(stand.waiting("upload")) == 1
+
+
+def test_judgement_is_not_replaced_by_who_could_not_look(stand: Stand) -> None:
+    """As an execution says that has lost its task to the one that has found something."""
+    put = stand.put(stand.bucket("asked", reviewers=[]), "a.txt", b"text")
+    review_id = stand.review_of(put.version_id).id
+
+    def record(outcome: str) -> str:
+        found = [Step("keywords", outcome, "", "built_in")]
+        stand.db.run_session(lambda session: record_steps(session, review_id, found))
+        return steps(stand, put.version_id)["keywords"]
+
+    assert record("retry") == "retry"
+    assert record("reject") == "reject"
+    assert record("retry") == "reject"
+    assert record("error") == "reject"
+    assert record("doubtful") == "doubtful"
