@@ -355,7 +355,21 @@ def load_settings(environ: Mapping[str, str] | None = None, **overrides: Any) ->
     except pydantic.ValidationError as error:
         raise SettingsError("\n".join(_sentence(fault) for fault in error.errors())) from None
     except ValueError as error:
-        raise SettingsError(str(error)) from None
+        # Of a value that cannot be taken apart the source names its group alone.
+        faults = [
+            f'{name}: is to be JSON, a list for example ["a", "b"].'
+            for name, value in variables.items()
+            if not _is_readable(name, value)
+        ]
+        raise SettingsError("\n".join(faults) or str(error)) from None
+
+
+def _is_readable(name: str, value: str) -> bool:
+    try:
+        _Environment({name: value})()
+    except ValueError:
+        return False
+    return True
 
 
 def own_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -61,6 +61,8 @@ def test_every_number_of_the_outbox_is_a_setting() -> None:
         ("BLOX_GRACE_SECONDS", "inf"),
         ("BLOX_SWEEPS__MIN_AGE_SECONDS", "nan"),
         ("BLOX_API__MAX_METADATA_BYTES", "4096"),
+        ("BLOX_FETCH__ALLOW", "10.0.0.0/8"),
+        ("BLOX_FETCH__PORTS", "[80"),
     ],
 )
 def test_a_fault_names_its_variable(name: str, value: str) -> None:
