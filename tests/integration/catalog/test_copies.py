@@ -383,12 +383,9 @@ def test_removal_asked_for_before_does_not_end_it(world: World, bucket: int) -> 
     )
     begun = begin(world, bucket, into)
     keys = world.run(lambda session: look(session, removal, after=None)).keys
+    task_id = removal.task_id or 0
     page = PageCommit(
-        world.catalogue,
-        removal_id=removal.id,
-        keys=keys,
-        after=None,
-        task_id=removal.task_id or 0,
+        world.catalogue, removal_id=removal.id, keys=keys, after=None, task_id=task_id
     )
 
     def remove(session: Session) -> int:
@@ -409,12 +406,14 @@ def test_move_asked_for_before_does_not_end_a_copy_to_its_source(world: World, b
     move = begin(world, bucket, into, is_move=True)
     other = world.put_stored(into, "other", b"other")
 
-    def apart(session: Session) -> None:
-        blob_id = session.get_one(Version, other.version_id).blob_id
-        session.execute(sa.update(Location).where(Location.blob_id == blob_id).values(channel="b"))
-        session.execute(sa.text("UPDATE buckets SET channels = '[\"a\"]' WHERE name = 'photos'"))
+    def lies_on(channel: str) -> None:
+        at = sa.update(Location).where(Location.blob_id == blob_id).values(channel=channel)
+        world.run(lambda session: session.execute(at))
 
-    world.run(apart)
+    blob_id = world.get(Version, other.version_id).blob_id
+    lies_on("b")
+    channels = sa.text("UPDATE buckets SET channels = '[\"a\"]' WHERE name = 'photos'")
+    world.run(lambda session: session.execute(channels))
     begun = copy(world, into, "other", "k", into=bucket)
     assert isinstance(begun, CopyBegun)
     place(world)
@@ -422,11 +421,7 @@ def test_move_asked_for_before_does_not_end_a_copy_to_its_source(world: World, b
     with pytest.raises(NotFoundError):
         world.read(bucket, "k")
 
-    def arrive(session: Session) -> None:
-        blob_id = session.get_one(Version, other.version_id).blob_id
-        session.execute(sa.update(Location).where(Location.blob_id == blob_id).values(channel="a"))
-
-    world.run(arrive)
+    lies_on("a")
     written = commit(world, begun)
     assert world.read(bucket, "k").version_id == written.version_id
 
