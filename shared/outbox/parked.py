@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any
@@ -24,6 +24,8 @@ from shared.outbox.window import moment
 
 #: Seconds after which a row that waits for a place is let look for another way.
 PATIENCE_SECONDS = 60.0
+#: Rows among which a scan looks for those that may be woken now.
+LOOK_PAST = 100
 #: Tenants that one look steps through.
 MAX_TENANTS = 100
 _PENDING = json.dumps({"from": State.BLOCKED.value, "to": State.PENDING.value})
@@ -80,6 +82,17 @@ class ParkedRows:
             return [row for row in turns if row is not None][:count]
 
         return self._context.db.run(read, line=self._line, read_only=True)
+
+    def next_that(
+        self, resource: str, count: int, is_wanted: Callable[[ParkedRow], bool]
+    ) -> list[ParkedRow]:
+        """Return up to `count` rows that are wanted, past those that only wait for their time.
+
+        Looks at some dozens of rows in the order of `next`, so that what cannot be woken yet does
+        not hide what can.
+        """
+        found = self.next(resource, max(count, LOOK_PAST))
+        return [row for row in found if is_wanted(row)][:count]
 
     def wake(self, resource: str, rows: Sequence[ParkedRow], *, token: str | None) -> list[int]:
         """Make those of these rows pending that are still parked there; returns their ids.

@@ -75,7 +75,10 @@ class ParkedScan:
             came_back = rows.count_parked(resource, pace.woken)
             most = self._context.settings.scan_page
             pace.allowed = 1 if came_back else min(2 * pace.allowed, most)
-        found = rows.next(resource, pace.allowed)
-        chosen = [row for row in found if (row.is_patient if is_patient_only else row.is_due)]
+        if is_patient_only:
+            # The one that has just come back holds up the next: all of them try one at a time.
+            chosen = [row for row in rows.next(resource, pace.allowed) if row.is_patient]
+        else:
+            chosen = rows.next_that(resource, pace.allowed, lambda row: row.is_due)
         pace.woken = tuple(rows.wake(resource, chosen, token=None))
         return len(pace.woken)

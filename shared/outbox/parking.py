@@ -128,9 +128,12 @@ class Parking:
         """
         places = self._context.places
         count = 0
-        for row in self.rows.next(resource, most):
-            if is_due_only and not row.is_due:
-                continue
+        rows = (
+            self.rows.next_that(resource, most, lambda row: row.is_due)
+            if is_due_only
+            else self.rows.next(resource, most)
+        )
+        for row in rows:
             if places is None:
                 count += len(self.rows.wake(resource, [row], token=None))
                 continue

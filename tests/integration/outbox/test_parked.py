@@ -39,6 +39,16 @@ def test_parked_for_a_time_waits_for_it(stage: Stage) -> None:
     assert stage.state(task_id) == "pending"
 
 
+def test_those_that_wait_for_a_time_do_not_hide_those_behind_them(stage: Stage) -> None:
+    early = [stage.put() for _ in range(3)]
+    for task_id in early:
+        stage.park(task_id, 30.0)
+    (due,) = stage.parked(1)
+    assert stage.scan.run_once() == 1
+    assert stage.state(due) == "pending"
+    assert {stage.state(task_id) for task_id in early} == {"blocked"}
+
+
 def test_scan_wakes_as_many_as_places_are_free(stage: Stage) -> None:
     stage.limit.value = 3
     ids = stage.parked(5)
