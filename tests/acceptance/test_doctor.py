@@ -15,7 +15,7 @@ from tests.acceptance.product import Blox, Product, Ran, run_blox
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 
-QUEUES = ("upload", "review", "delete", "replica", "origin", "backup", "restore")
+QUEUES = ("upload", "review", "delete", "replica", "origin", "backup", "restore", "notify")
 DOCTOR = ("doctor", "-o", "json")
 
 
