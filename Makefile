@@ -7,7 +7,7 @@ FILES ?=
 ARGS ?=
 # Tests run in this many processes, each with its own servers; the files of one are not split.
 JOBS ?= 2
-PARALLEL := -n $(JOBS) --dist loadfile
+PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # A folder appears here only when it exists, so that a part of the tree can be tested too.
 FAST := $(wildcard tests/unit tests/conformance)
 FULL := $(FAST) $(wildcard tests/integration tests/acceptance tests/chart tests/faults)

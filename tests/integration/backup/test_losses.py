@@ -137,7 +137,6 @@ def test_a_damaged_backup_is_passed_over_for_the_next_one(stand: BackupStand) ->
                 state="stored",
                 task_id=1,
                 fence=1,
-                attempt=0,
                 created_at=content.created_at,
             )
         )
