@@ -6,6 +6,7 @@ each with a share of `shutdown_seconds`.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ from shared.runtime.shutdown import Stage, run_stages
 
 #: Exit codes: ended in order; a stage or a part failed; the settings forbid the start.
 CLEAN, UNCLEAN, REFUSED = 0, 1, 2
+#: Seconds that closing the health port, the logs and the interpreter get after the stages.
+LAST_SECONDS = 3.0
 #: Seconds between two looks at a schema that is not there yet.
 SCHEMA_EVERY_SECONDS = 2.0
 
@@ -125,6 +128,9 @@ def _warn_of_eviction(redis_url: str) -> None:
 
 def _end(process: Process, parts: Parts, running: Running, probes: list[Probe]) -> int:
     process.health.drain()
+    # Whatever holds up the end after the stages, be it the interpreter's own: the process goes, and
+    # the log shows where every thread stood.
+    faulthandler.dump_traceback_later(process.settings.shutdown_seconds + LAST_SECONDS, exit=True)
 
     def close_outbox(seconds: float) -> None:
         if not parts.outbox.close(seconds * 0.9):
