@@ -10,7 +10,7 @@ JOBS ?= 2
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # A folder appears here only when it exists, so that a part of the tree can be tested too.
 FAST := $(wildcard tests/unit tests/conformance)
-FULL := $(FAST) $(wildcard tests/integration tests/acceptance tests/chart tests/faults)
+FULL := $(FAST) $(wildcard tests/faults tests/integration tests/acceptance tests/chart)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test test-fast test-faults check format bench dist lock clean
