@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import pydantic
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shared.catalog.backup_policy import BackupPolicy
@@ -104,12 +103,8 @@ def put_bucket(
     if bucket is None:
         bucket = Bucket(tenant_id=tenant_id, name=name, region=spec.region, created_at=utc_clock())
         _fill(bucket, spec, secrets)
-        try:
-            with session.begin_nested():
-                session.add(bucket)
-        except IntegrityError as error:
-            # Another request made it in this very moment: the client's next try finds it.
-            raise ConflictError("the bucket has just been made", code="bucket_exists") from error
+        session.add(bucket)
+        session.flush()
     elif bucket.region != spec.region:
         raise ConflictError("a bucket's region cannot change", code="bucket_region_fixed")
     else:

@@ -13,6 +13,10 @@ from shared.outbox.schema import consumed
 
 #: The queue without a region, which every process consumes unless told otherwise.
 BASE = ""
+#: Who has consumed a queue within so many seconds is taken to be there: it may just restart.
+HERE_SECONDS = 60.0
+#: A queue that nobody has consumed for so long is not missed where a region's work goes.
+_MISSED_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +81,12 @@ def list_drains(session: Session) -> dict[str, str]:
     return {name: _end_of_drains(session, name) for name in drained}
 
 
-def drain(session: Session, region: str, *, to: str = BASE) -> None:
+def drain(session: Session, region: str, *, to: str = BASE, force: bool = False) -> None:
     """Send new work of a region elsewhere from now on; what waits there is not moved by this.
 
     What was drained into this region before goes on to the other one. Raises InvalidError for the
-    base or the same region, ConflictError (`region_drained`) when the other one is itself drained.
+    base or the same region, ConflictError when the other one is itself drained (`region_drained`)
+    or, without `force`, when nobody there consumes what this one does (`region_unconsumed`).
     """
     if not region or region == to:
         raise InvalidError("a region is drained into another, or into the base queue")
@@ -100,12 +105,49 @@ def drain(session: Session, region: str, *, to: str = BASE) -> None:
     if target is not None and target.drained_to is not None:
         raise ConflictError(f"region {to} is drained itself", code="region_drained", region=to)
     row = rows.get(region)
+    if not force and (row is None or row.drained_to != to):
+        _refuse_unconsumed(session, region, to)
     if row is None:
         row = RegionRow(name=region)
         session.add(row)
     row.drained_to = to
     row.updated_at = utc_clock()
     session.flush()
+
+
+def unconsumed_queues(session: Session, region: str, *, like: str) -> list[str] | None:
+    """Return the queues that somebody consumes in the region `like`, but nobody in `region` now.
+
+    None when nobody consumes anything there.
+    """
+    here = _consumed_since(session, region, HERE_SECONDS)
+    if not here:
+        return None
+    return sorted(_consumed_since(session, like, _MISSED_SECONDS) - here)
+
+
+def _refuse_unconsumed(session: Session, region: str, to: str) -> None:
+    missing = unconsumed_queues(session, to, like=region)
+    if missing == []:
+        return
+    what = "anything" if missing is None else ", ".join(missing)
+    where = f"in region {to}" if to else "in the base queues"
+    raise ConflictError(
+        f"nobody consumes {what} {where}, so its work would wait there: start workers, or force it",
+        code="region_unconsumed",
+        region=to,
+        queues=missing or [],
+    )
+
+
+def _consumed_since(session: Session, region: str, seconds: float) -> set[str]:
+    return set(
+        session.scalars(
+            sa.select(consumed.c.queue).where(
+                consumed.c.region == region, consumed.c.last_seen >= utc_now(-seconds)
+            )
+        )
+    )
 
 
 def reopen(session: Session, region: str) -> None:

@@ -84,10 +84,7 @@ def put_reviewer(
         kept = [check_secret(one) for one in secrets]
         record.secrets = box.seal({"secrets": json.dumps(kept)})
     record.updated_at = utc_clock()
-    try:
-        session.flush()
-    except sa.exc.IntegrityError as error:
-        raise ConflictError("the reviewer has just been made", code="reviewer_exists") from error
+    session.flush()
     session.refresh(record)
     return PutReviewer(record, created, made)
 

@@ -157,20 +157,26 @@ class Database:
     def run_session(
         self, work: Callable[[Session], T], *, read_only: bool = False, tries: int = TRIES
     ) -> T:
-        """Run `work(session)` in one transaction of a Session, with the same repetition."""
+        """Run `work(session)` in one transaction of a Session, with the same repetition.
+
+        Again also after a lost race for a unique key: both have found a row missing, and the one
+        that was refused finds the other's when it looks once more.
+        """
         engine = self.engine.execution_options(read_only=True) if read_only else self.engine
 
         def once() -> T:
             with Session(engine, expire_on_commit=False) as session, session.begin():
                 return work(session)
 
-        return self._repeat(once, tries)
+        return self._repeat(once, tries, races=True)
 
     def is_retryable(self, error: BaseException) -> bool:
         """Tell whether the same transaction may simply be tried again."""
-        cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-        args: tuple[Any, ...] = getattr(cause, "args", ())
-        return len(args) > 0 and args[0] in self.dialect.retryable
+        return _number(error) in self.dialect.retryable
+
+    def is_lost_race(self, error: BaseException) -> bool:
+        """Tell whether another has taken a unique key first."""
+        return _number(error) in self.dialect.duplicates
 
     def _once(self, work: Callable[[Any], T], line: Line | None, *, read_only: bool) -> T:
         if line is not None:
@@ -179,16 +185,20 @@ class Database:
         with self.transaction(read_only=read_only) as cursor:
             return work(cursor)
 
-    def _repeat(self, once: Callable[[], T], tries: int) -> T:
+    def _repeat(self, once: Callable[[], T], tries: int, *, races: bool = False) -> T:
         for left in range(tries - 1, -1, -1):
             try:
                 return once()
             except self.errors as error:
-                if not self.is_retryable(error):
+                is_race = races and self.is_lost_race(error)
+                if not (is_race or self.is_retryable(error)):
                     if self.is_outage(error):
                         raise UnavailableError(
                             "the database does not answer", error=str(error)
                         ) from error
+                    raise
+                if left == 0 and is_race:
+                    # Nobody loses so often: the row is there, and `work` does not look for it.
                     raise
                 if left == 0:
                     raise BusyError("the database is too busy", error=str(error)) from error
@@ -213,6 +223,13 @@ class Database:
         if isinstance(code, int):
             return code in self.dialect.outages or code in CLIENT_ERRORS
         return type(cause).__name__ == "OperationalError"
+
+
+def _number(error: BaseException) -> object:
+    """Return the driver's error number; None for errors without one."""
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    args: tuple[Any, ...] = getattr(cause, "args", ())
+    return args[0] if args else None
 
 
 class Line:

@@ -40,12 +40,14 @@ class Dialect:
     """The words of one database.
 
     `retryable` are the driver's error numbers after which the same transaction may be tried again,
-    `outages` those with which a server says that it cannot serve anybody now.
+    `duplicates` those of a unique key that another has taken, `outages` those with which a server
+    says that it cannot serve anybody now.
     """
 
     name: str
     tokens: dict[str, str]
     retryable: frozenset[int]
+    duplicates: frozenset[int] = frozenset()
     outages: frozenset[int] = frozenset()
 
     def sql(self, text: str) -> str:
@@ -101,6 +103,7 @@ MYSQL = Dialect(
     # deadlock, lock wait, record changed since last read, lock wait with NOWAIT on MySQL 8, and
     # a savepoint that is gone: a deadlock took it along, and undoing it hides the deadlock
     retryable=frozenset({1213, 1205, 1020, 3572, 1305}),
+    duplicates=frozenset({1062}),
     # no room, too many connections, going down, host blocked, connection killed, network errors,
     # too many of this user, read-only, statement too long, idle too long
     outages=frozenset(
@@ -132,6 +135,7 @@ SQLITE = Dialect(
         "wait_micros": "micros_between(max(created_at, due_at), utc_now(0))",
     },
     retryable=frozenset(),
+    # No numbers, and no races: whoever may write has begun after the other's commit.
 )
 
 

@@ -89,8 +89,7 @@ def _move(
     if not page:
         return []
     ids = sorted(int(row[0]) for row in page)
-    text = statements.MOVE_DISPATCHED if state in _IN_DISPATCH else statements.MOVE
-    cursor.execute(dialect.sql_ids(text, ids=len(ids)), [region, *ids, state.value])
+    cursor.execute(dialect.sql_ids(_statement(state), ids=len(ids)), [region, *ids, state.value])
     data = {"from_region": place.region, "to_region": region}
     if state in _IN_DISPATCH:
         kind, data = State.PENDING.value, {"from": state.value, "to": State.PENDING.value, **data}
@@ -98,6 +97,12 @@ def _move(
         kind = "moved"
     add_events(cursor, dialect, [(task_id, kind, json.dumps(data)) for task_id in ids])
     return page
+
+
+def _statement(state: State) -> str:
+    if state in _IN_DISPATCH:
+        return statements.MOVE_DISPATCHED
+    return statements.MOVE_SCHEDULED if state is State.SCHEDULED else statements.MOVE
 
 
 def _after(context: OutboxContext, place: Place, dispatches: Sequence[str]) -> None:

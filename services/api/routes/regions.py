@@ -73,6 +73,7 @@ class DrainOrder(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     to: str = Field(BASE, pattern=r"^([a-z][a-z0-9-]{0,31})?$", description="'' is the base.")
+    force: bool = Field(False, description="Also where nobody consumes what this region does.")
 
 
 class DrainView(View):
@@ -112,12 +113,13 @@ async def drain_region(
 ) -> DrainView:
     """Send new work elsewhere and move what waits; running tasks are left to their workers.
 
-    Scope `admin`.
+    A 409 where nobody would consume it, unless it is forced. Scope `admin`.
     """
-    to = (order or DrainOrder()).to
+    wanted = order or DrainOrder()
+    to = wanted.to
 
     def mark(session: Session, _: Principal) -> None:
-        drain(session, region, to=to)
+        drain(session, region, to=to, force=wanted.force)
 
     await caller.write(ADMIN, mark)
     context = caller.api.deps.outbox.context

@@ -18,7 +18,6 @@ from shared.catalog.regions import BASE, drain, list_regions, reopen
 from shared.core.clock import Deadline
 from shared.outbox.nodes import live_nodes
 from shared.outbox.window import Place
-from shared.runtime.assembly import Parts
 
 app = typer.Typer(help="Look at regions, drain and open them.", no_args_is_help=True)
 
@@ -60,16 +59,22 @@ def drain_(
     region: RegionName,
     to: Annotated[str, typer.Option(help="Where its work goes; default: the base queues.")] = BASE,
     wait: Annotated[float, typer.Option(help="Seconds to wait for what still runs.")] = 60.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where nobody consumes what this region does.")
+    ] = False,
     output: FormatOption = Format.TABLE,
     directory: DirectoryOption = _HERE,
 ) -> int:
     """Send new work elsewhere and move what waits; exit 1 while something still runs there.
 
-    Until `blox regions reopen` the region gets no new work. Safe to repeat.
+    Until `blox regions reopen` the region gets no new work. Safe to repeat. Exits with 4 where
+    nobody would consume that work.
     """
     deadline = Deadline(wait)
     with open_parts(directory) as parts:
-        _mark(parts, region, to)
+        parts.outbox.context.db.run_session(
+            lambda session: drain(session, region, to=to, force=force)
+        )
         state = move_waiting(
             parts.outbox.context, region, to=to, deadline=Deadline(max(wait, _ROUND_SECONDS))
         )
@@ -93,13 +98,8 @@ def drain_(
 @app.command("reopen")
 def reopen_(region: RegionName, directory: DirectoryOption = _HERE) -> None:
     """Let a drained region have its new work again."""
-    with open_parts(directory) as parts, Session(parts.engine) as session, session.begin():
-        reopen(session, region)
-
-
-def _mark(parts: Parts, region: str, to: str) -> None:
-    with Session(parts.engine) as session, session.begin():
-        drain(session, region, to=to)
+    with open_parts(directory) as parts:
+        parts.outbox.context.db.run_session(lambda session: reopen(session, region))
 
 
 def _said(region: str | None) -> str | None:

@@ -13,6 +13,11 @@ WAITING = (
     "WHERE queue = {p} AND region = {p} AND state = {p} LIMIT {p} {skip_locked}"
 )
 MOVE = "UPDATE tasks {by_primary} SET region = {p} WHERE id IN (%(ids)s) AND state = {p}"
+#: What is due already must not come to lie behind the bound of its new region's scan.
+MOVE_SCHEDULED = (
+    "UPDATE tasks {by_primary} SET region = {p}, due_at = {greatest}(due_at, {now}) "
+    "WHERE id IN (%(ids)s) AND state = {p}"
+)
 #: What is on its way to a worker waits again: its message names a dispatch that is over.
 MOVE_DISPATCHED = (
     "UPDATE tasks {by_primary} SET region = {p}, state = 'pending', dispatch_id = NULL, "

@@ -32,7 +32,12 @@ def test_draining_and_opening_again(stack: Stack) -> None:
     for key in "ab":
         assert admin.put(f"/buckets/far/objects/{key}", content=b"x").status_code == 202
 
-    answer = admin.post("/regions/eu:drain")
+    refused = admin.post("/regions/eu:drain")
+    assert (refused.status_code, refused.json()["code"]) == (409, "region_unconsumed")
+    assert "nobody consumes anything in the base queues" in refused.json()["detail"]
+    assert admin.get("/regions").json()["items"][0]["drained_to"] is None
+
+    answer = admin.post("/regions/eu:drain", json={"force": True})
 
     assert answer.status_code == 200
     assert answer.json() == {"moved": 2, "waiting": 0, "running": 0, "is_over": True}
@@ -58,7 +63,7 @@ def test_the_limit_of_waiting_tasks_counts_where_a_drained_regions_work_goes(
 ) -> None:
     admin = tight_stack.client("admin")
     tight_stack.make_bucket("far", region="eu")
-    assert admin.post("/regions/eu:drain", json={"to": "us"}).status_code == 200
+    assert admin.post("/regions/eu:drain", json={"to": "us", "force": True}).status_code == 200
     # The stack takes three; each is counted where it waits, not where its bucket would have it.
     answers = [admin.put(f"/buckets/far/objects/{n}", content=b"%d" % n) for n in range(4)]
     assert [one.status_code for one in answers] == [202, 202, 202, 429]

@@ -328,7 +328,7 @@ def test_copy_goes_where_the_work_of_the_targets_region_goes_now(world: World, b
             sa.text("UPDATE buckets SET region = 'eu' WHERE name = 'elsewhere'")
         )
     )
-    world.run(lambda session: drain(session, "eu", to="us"))
+    world.run(lambda session: drain(session, "eu", to="us", force=True))
     asked: list[str] = []
     begun = begin(world, bucket, into, admit=asked.append)
     assert asked == ["eu"], "the backlog is that of the bucket's own region"

@@ -56,13 +56,13 @@ def test_without_leave_it_waits_for_its_region(world: World, eu: int) -> None:
 def test_a_drained_region_has_its_work_elsewhere_until_it_is_opened_again(
     world: World, eu: int
 ) -> None:
-    world.run(lambda session: drain(session, "eu", to="us"))
+    world.run(lambda session: drain(session, "eu", to="us", force=True))
     assert place(world, eu) == "us"
     assert [(one.name, one.drained_to, one.buckets) for one in world.run(list_regions)] == [
         ("eu", "us", 1)
     ]
     with pytest.raises(ConflictError):
-        world.run(lambda session: drain(session, "us", to="eu"))
+        world.run(lambda session: drain(session, "us", to="eu", force=True))
     for region, to in (("", "us"), ("us", "us")):
         with pytest.raises(InvalidError):
             world.run(lambda session, pair=(region, to): drain(session, pair[0], to=pair[1]))
@@ -71,9 +71,35 @@ def test_a_drained_region_has_its_work_elsewhere_until_it_is_opened_again(
     assert place(world, eu) == "eu"
 
 
-def test_what_was_drained_into_a_region_goes_on_when_that_is_drained(world: World, eu: int) -> None:
+def test_a_drain_to_where_nobody_does_the_same_work_is_refused_unless_forced(
+    world: World, eu: int
+) -> None:
+    def refusal() -> ConflictError:
+        with pytest.raises(ConflictError) as refused:
+            world.run(lambda session: drain(session, "eu", to="us"))
+        assert refused.value.code == "region_unconsumed"
+        assert place(world, eu) != "us"
+        return refused.value
+
+    assert "nobody consumes anything in region us" in str(refusal())
+    writer = NodeWriter(world.outbox.context)
+    writer.write(role="worker", queues=["upload.eu", "replica.eu", "upload.us"], threads=1)
+    assert refusal().facts["queues"] == ["replica"]
+    writer.write(role="worker", queues=["replica.us"], threads=1)
     world.run(lambda session: drain(session, "eu", to="us"))
-    world.run(lambda session: drain(session, "us", to="asia"))
+    assert place(world, eu) == "us"
+    with world.engine.begin() as connection:
+        connection.execute(sa.update(consumed).values(last_seen=utc_now(-61)))
+    world.run(lambda session: drain(session, "eu", to="us"))
+    world.run(lambda session: reopen(session, "eu"))
+    refusal()
+    with pytest.raises(ConflictError, match="in the base queues"):
+        world.run(lambda session: drain(session, "eu"))
+
+
+def test_what_was_drained_into_a_region_goes_on_when_that_is_drained(world: World, eu: int) -> None:
+    world.run(lambda session: drain(session, "eu", to="us", force=True))
+    world.run(lambda session: drain(session, "us", to="asia", force=True))
     assert place(world, eu) == "asia"
     world.run(lambda session: reopen(session, "us"))
     assert place(world, eu) == "us"
@@ -95,7 +121,7 @@ def test_a_drain_is_over_when_nothing_waits_and_nothing_runs(world: World, eu: i
         connection.execute(
             sa.update(tasks).where(tasks.c.id == second.task_id).values(state="running", owner="o")
         )
-    world.run(lambda session: drain(session, "eu"))
+    world.run(lambda session: drain(session, "eu", force=True))
     context = world.outbox.context
 
     state = move_waiting(context, "eu", to="", deadline=Deadline(10))
@@ -119,8 +145,8 @@ def test_what_comes_into_a_drained_region_all_the_same_is_moved_on(world: World,
             sa.update(tasks).where(tasks.c.id == other.task_id).values(state="running", owner="o")
         )
     assert move_stragglers(context, deadline=Deadline(10)) == {}, "nothing is drained"
-    world.run(lambda session: drain(session, "eu", to="us"))
-    world.run(lambda session: drain(session, "us", to="asia"))
+    world.run(lambda session: drain(session, "eu", to="us", force=True))
+    world.run(lambda session: drain(session, "us", to="asia", force=True))
 
     assert move_stragglers(context, deadline=Deadline(10)) == {"eu": 1}
 

@@ -11,6 +11,7 @@ from shared.outbox.filler import Filler
 from shared.outbox.histories import history_breaches
 from shared.outbox.moving import count_left, move_page
 from shared.outbox.nodes import NodeWriter
+from shared.outbox.scans import Scans
 from shared.outbox.schema import consumed, tasks
 from shared.outbox.window import Place
 from tests.support.filling import QUEUE, TELLING, add, clock, listed
@@ -69,6 +70,18 @@ def test_everything_that_waits_moves_and_what_runs_or_has_ended_stays(bench: Ben
     states = [bench.read(task_id).state for task_id in waiting]
     assert states == ["pending"] * 3 + ["scheduled"] * 2 + ["blocked"] + ["pending"] * 2
     assert {bench.columns(task_id)["dispatch_id"] for task_id in waiting} == {None}
+
+
+def test_what_is_due_when_it_moves_is_found_by_the_next_scan(bench: Bench) -> None:
+    scans = Scans(bench.context, bench.context.db.line())
+    us = Place(QUEUE, "us")
+    assert scans.due([us]) == 0, "its bound is at the clock now"
+    (moved,) = add(bench, 1, region="eu", state="scheduled", age_seconds=60)
+    assert move_page(bench.context, EU, "us") == 1
+
+    assert scans.due([us]) == 1, "or it waits for the scan without a bound"
+
+    assert bench.read(moved).state == "pending"
 
 
 def test_what_was_on_its_way_is_dispatched_in_its_new_region(bench: Bench, filler: Filler) -> None:
