@@ -9,63 +9,26 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from shared.catalog.backups.kinds import backup_kinds
+from shared.catalog import payloads
+from shared.catalog.backups.hooks import ItemHooks
+from shared.catalog.backups.hooks import RunHooks as BackupHooks
 from shared.catalog.context import GRACE_SECONDS, Catalogue, Tasks
 from shared.catalog.copy_hooks import CopyHooks
 from shared.catalog.hooks import ReviewHooks, UploadHooks
-from shared.catalog.notifying.deliveries import notify_kind
-from shared.catalog.origins.kinds import origin_pull_kind
-from shared.catalog.payloads import (
-    DELETE_BLOB,
-    DELETE_PREFIX,
-    REPLICA_OBJECT,
-    REVIEW_CHECK,
-    UPLOAD_ASSEMBLE,
-    UPLOAD_STORE,
-    AssembleUpload,
-    BackUpItem,
-    CheckReview,
-    CopyObject,
-    CopyReplica,
-    DeleteBlob,
-    DeletePrefix,
-    PruneBackups,
-    PullOrigin,
-    RestoreBlob,
-    ReviewAgain,
-    RunBackup,
-    RunRestore,
-    SendNotification,
-    StoreUpload,
-)
+from shared.catalog.notifying.deliveries import LIMIT_SECONDS, RETRY, DeliveryHooks
+from shared.catalog.origins.hooks import PullHooks
 from shared.catalog.removal_hooks import RemovalHooks
-from shared.catalog.replicas.kinds import replica_kinds
-from shared.catalog.rereviews.kinds import rereview_kinds
-from shared.catalog.restores.kinds import restore_kinds
+from shared.catalog.replicas.hooks import ReplicaHooks
+from shared.catalog.rereviews.hooks import RecheckHooks
+from shared.catalog.rereviews.hooks import RunHooks as RereviewHooks
+from shared.catalog.restores.hooks import LossHooks, RestoreHooks
+from shared.catalog.storage_kind import Hooks, P, storage_kind
 from shared.catalog.uploading.hooks import AssemblyHooks
 from shared.outbox.kinds import Kind
 from shared.outbox.policy import RetryPolicy
 
-__all__ = [
-    "DELETE_BLOB",
-    "DELETE_PREFIX",
-    "REVIEW_CHECK",
-    "UPLOAD_ASSEMBLE",
-    "UPLOAD_STORE",
-    "AssembleUpload",
-    "CatalogueKinds",
-    "CheckReview",
-    "DeleteBlob",
-    "DeletePrefix",
-    "RegisteredCatalogue",
-    "StoreUpload",
-    "register_kinds",
-]
-
-#: A day of tries for work that waits on storage; the count is only a net below that.
-STORAGE_RETRY = RetryPolicy(max_attempts=150, give_up_after_seconds=24 * 3600.0)
-#: Seconds that one execution may take: a large file over a slow channel.
-STORAGE_LIMIT_SECONDS = 6 * 3600.0
+#: Tries of a review; its policy says what follows when all have failed.
+REVIEW_RETRY = RetryPolicy(max_attempts=8)
 #: Seconds that one execution of a review may take.
 REVIEW_LIMIT_SECONDS = 1800.0
 
@@ -81,23 +44,23 @@ class Registers(Tasks, Protocol):
 class CatalogueKinds:
     """The registered kinds, for `outbox.handler(kinds.upload_store)`."""
 
-    upload_store: Kind[StoreUpload]
-    upload_assemble: Kind[AssembleUpload]
-    review_check: Kind[CheckReview]
-    review_recheck: Kind[CheckReview]
-    review_again: Kind[ReviewAgain]
-    delete_blob: Kind[DeleteBlob]
-    delete_prefix: Kind[DeletePrefix]
-    replica_object: Kind[CopyObject]
-    replica_copy: Kind[CopyReplica]
-    replica_repair: Kind[CopyReplica]
-    backup_run: Kind[RunBackup]
-    backup_item: Kind[BackUpItem]
-    backup_prune: Kind[PruneBackups]
-    restore_blob: Kind[RestoreBlob]
-    restore_run: Kind[RunRestore]
-    origin_pull: Kind[PullOrigin]
-    notify_send: Kind[SendNotification]
+    upload_store: Kind[payloads.StoreUpload]
+    upload_assemble: Kind[payloads.AssembleUpload]
+    review_check: Kind[payloads.CheckReview]
+    review_recheck: Kind[payloads.CheckReview]
+    review_again: Kind[payloads.ReviewAgain]
+    delete_blob: Kind[payloads.DeleteBlob]
+    delete_prefix: Kind[payloads.DeletePrefix]
+    replica_object: Kind[payloads.CopyObject]
+    replica_copy: Kind[payloads.CopyReplica]
+    replica_repair: Kind[payloads.CopyReplica]
+    backup_run: Kind[payloads.RunBackup]
+    backup_item: Kind[payloads.BackUpItem]
+    backup_prune: Kind[payloads.PruneBackups]
+    restore_blob: Kind[payloads.RestoreBlob]
+    restore_run: Kind[payloads.RunRestore]
+    origin_pull: Kind[payloads.PullOrigin]
+    notify_send: Kind[payloads.SendNotification]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,85 +81,57 @@ def register_kinds(
     Call it once per outbox, in every process: whoever ends a task must know its kind.
     """
     catalogue = Catalogue(tasks=outbox, grace_seconds=grace_seconds, switched_off=switched_off)
-    upload, review = UploadHooks(catalogue), ReviewHooks(catalogue)
-    assembly, removal, copy = AssemblyHooks(), RemovalHooks(), CopyHooks(catalogue)
-    replica_copy, replica_repair = replica_kinds(STORAGE_RETRY, STORAGE_LIMIT_SECONDS)
-    backups = backup_kinds(catalogue, STORAGE_RETRY, STORAGE_LIMIT_SECONDS)
-    rereviews = rereview_kinds(catalogue, RetryPolicy(max_attempts=8), REVIEW_LIMIT_SECONDS)
-    restores = restore_kinds(STORAGE_RETRY, STORAGE_LIMIT_SECONDS)
-    kinds = CatalogueKinds(
-        backup_run=backups.run,
-        backup_item=backups.item,
-        backup_prune=backups.prune,
-        restore_blob=restores.blob,
-        restore_run=restores.run,
-        review_again=rereviews.again,
-        review_recheck=rereviews.recheck,
-        replica_copy=replica_copy,
-        replica_repair=replica_repair,
-        notify_send=notify_kind(),
-        origin_pull=origin_pull_kind(STORAGE_RETRY, STORAGE_LIMIT_SECONDS),
-        upload_store=Kind(
-            name=UPLOAD_STORE,
-            payload=StoreUpload,
-            retry=STORAGE_RETRY,
-            time_limit_seconds=STORAGE_LIMIT_SECONDS,
-            locks=upload.lock,
-            on_end=upload.on_end,
-            on_retry=upload.on_retry,
-            events=True,
-        ),
-        upload_assemble=Kind(
-            name=UPLOAD_ASSEMBLE,
-            payload=AssembleUpload,
-            retry=STORAGE_RETRY,
-            time_limit_seconds=STORAGE_LIMIT_SECONDS,
-            locks=assembly.lock,
-            on_end=assembly.on_end,
-            on_retry=assembly.on_retry,
-            events=True,
-        ),
-        review_check=Kind(
-            name=REVIEW_CHECK,
-            payload=CheckReview,
-            retry=RetryPolicy(max_attempts=8),
-            time_limit_seconds=REVIEW_LIMIT_SECONDS,
-            locks=review.lock,
-            on_end=review.on_end,
-            on_retry=review.on_retry,
-            events=True,
-        ),
-        # A blob whose delete task failed is found by the sweep: no hook.
-        delete_blob=Kind(
-            name=DELETE_BLOB,
-            payload=DeleteBlob,
-            retry=STORAGE_RETRY,
-            time_limit_seconds=STORAGE_LIMIT_SECONDS,
-            events=True,
-        ),
-        delete_prefix=Kind(
-            name=DELETE_PREFIX,
-            payload=DeletePrefix,
-            retry=STORAGE_RETRY,
-            time_limit_seconds=STORAGE_LIMIT_SECONDS,
-            locks=removal.lock,
-            on_end=removal.on_end,
-            on_retry=removal.on_retry,
-            events=True,
-        ),
-        replica_object=Kind(
-            name=REPLICA_OBJECT,
-            payload=CopyObject,
-            retry=STORAGE_RETRY,
-            time_limit_seconds=STORAGE_LIMIT_SECONDS,
-            locks=copy.lock,
-            on_end=copy.on_end,
-            on_retry=copy.on_retry,
-            events=True,
-        ),
-    )
+    kinds = _kinds(catalogue)
     for field in dataclasses.fields(kinds):
         outbox.register(getattr(kinds, field.name))
     return RegisteredCatalogue(
         tasks=outbox, grace_seconds=grace_seconds, switched_off=switched_off, kinds=kinds
+    )
+
+
+def _kinds(catalogue: Catalogue) -> CatalogueKinds:
+    replica = ReplicaHooks()
+    return CatalogueKinds(
+        upload_store=storage_kind(
+            payloads.UPLOAD_STORE, payloads.StoreUpload, UploadHooks(catalogue)
+        ),
+        upload_assemble=storage_kind(
+            payloads.UPLOAD_ASSEMBLE, payloads.AssembleUpload, AssemblyHooks()
+        ),
+        review_check=_review_kind(
+            payloads.REVIEW_CHECK, payloads.CheckReview, ReviewHooks(catalogue)
+        ),
+        review_recheck=_review_kind(
+            payloads.REVIEW_RECHECK, payloads.CheckReview, RecheckHooks(catalogue)
+        ),
+        review_again=_review_kind(payloads.REVIEW_AGAIN, payloads.ReviewAgain, RereviewHooks()),
+        # A blob whose delete task failed is found by the sweep.
+        delete_blob=storage_kind(payloads.DELETE_BLOB, payloads.DeleteBlob, None),
+        delete_prefix=storage_kind(payloads.DELETE_PREFIX, payloads.DeletePrefix, RemovalHooks()),
+        replica_object=storage_kind(
+            payloads.REPLICA_OBJECT, payloads.CopyObject, CopyHooks(catalogue)
+        ),
+        replica_copy=storage_kind(payloads.REPLICA_COPY, payloads.CopyReplica, replica),
+        replica_repair=storage_kind(payloads.REPLICA_REPAIR, payloads.CopyReplica, replica),
+        backup_run=storage_kind(payloads.BACKUP_RUN, payloads.RunBackup, BackupHooks()),
+        backup_item=storage_kind(payloads.BACKUP_ITEM, payloads.BackUpItem, ItemHooks(catalogue)),
+        # What one left undone, the next one does.
+        backup_prune=storage_kind(payloads.BACKUP_PRUNE, payloads.PruneBackups, None),
+        restore_blob=storage_kind(payloads.RESTORE_BLOB, payloads.RestoreBlob, LossHooks()),
+        restore_run=storage_kind(payloads.RESTORE_RUN, payloads.RunRestore, RestoreHooks()),
+        # Tries are counted per source; the policy is a net below that.
+        origin_pull=storage_kind(payloads.ORIGIN_PULL, payloads.PullOrigin, PullHooks()),
+        notify_send=storage_kind(
+            payloads.NOTIFY_SEND,
+            payloads.SendNotification,
+            DeliveryHooks(),
+            retry=RETRY,
+            limit_seconds=LIMIT_SECONDS,
+        ),
+    )
+
+
+def _review_kind(name: str, payload: type[P], hooks: Hooks) -> Kind[P]:
+    return storage_kind(
+        name, payload, hooks, retry=REVIEW_RETRY, limit_seconds=REVIEW_LIMIT_SECONDS
     )

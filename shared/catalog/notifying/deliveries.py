@@ -18,10 +18,10 @@ from shared.catalog.models import (
     utc_now,
 )
 from shared.catalog.notifying.subscriptions import need_receiver, secrets_of
-from shared.catalog.payloads import NOTIFY_SEND, SendNotification
+from shared.catalog.payloads import SendNotification
 from shared.catalog.secret_box import SecretBox
 from shared.core.errors import ConflictError
-from shared.outbox.kinds import EndedTask, Kind
+from shared.outbox.kinds import EndedTask
 from shared.outbox.policy import RetryPolicy
 
 #: Half a minute to a few hours between tries, for three days: a receiver may be down a weekend.
@@ -160,21 +160,6 @@ class DeliveryHooks:
         delivery.error_code = None
         delivery.ended_at = None
         session.flush()
-
-
-def notify_kind() -> Kind[SendNotification]:
-    """Return `notify.send`."""
-    hooks = DeliveryHooks()
-    return Kind(
-        name=NOTIFY_SEND,
-        payload=SendNotification,
-        retry=RETRY,
-        time_limit_seconds=LIMIT_SECONDS,
-        locks=hooks.lock,
-        on_end=hooks.on_end,
-        on_retry=hooks.on_retry,
-        events=True,
-    )
 
 
 def _of(session: Session, task: EndedTask) -> Delivery | None:
