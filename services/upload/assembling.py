@@ -61,7 +61,7 @@ def assemble(execution: Execution, payload: AssembleUpload, deps: Deps) -> Fail 
     failpoint("assemble.claimed")
     task = execution.task
     assembly = deps.db.run_session(
-        lambda session: read_assembly(session, payload.session_id, task_id=task.id), read_only=True
+        lambda session: read_assembly(session, payload, task_id=task.id), read_only=True
     )
     if assembly is None:
         return None
@@ -73,7 +73,7 @@ def assemble(execution: Execution, payload: AssembleUpload, deps: Deps) -> Fail 
     except (SourceError, CorruptError):
         # Gone because the session was given up meanwhile? Then that is how the task ends.
         deps.db.run_session(
-            lambda session: read_assembly(session, payload.session_id, task_id=task.id),
+            lambda session: read_assembly(session, payload, task_id=task.id),
             read_only=True,
         )
         raise

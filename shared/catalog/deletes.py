@@ -27,8 +27,9 @@ from shared.catalog.models import (
     by_index,
 )
 from shared.catalog.notifying.emitting import EventType, emit
-from shared.catalog.quarantine import is_quarantined
+from shared.catalog.quarantine import is_quarantined, note_deletion
 from shared.catalog.supersede import end_versions
+from shared.catalog.uploading.arriving import end_arriving
 from shared.catalog.versions import refresh
 
 
@@ -81,17 +82,27 @@ def delete_object(
     if locked is None:
         return DeleteAnswer(existed=False)
     refuse_held(session, locked)
+    arriving = []
+    if not _is_readable_newest(locked):
+        arriving = end_arriving(session, bucket, key)
     ended = end_living(session, catalogue, locked)
+    superseded = sorted({*arriving, *(ended.superseded if ended else ())})
+    if superseded:
+        catalogue.tasks.supersede(session, superseded)
     if ended is None:
         return DeleteAnswer(existed=False)
-    if ended.superseded:
-        catalogue.tasks.supersede(session, ended.superseded)
     return DeleteAnswer(
         existed=True,
         version_id=None if served is None else served.id,
         task_id=ended.task_id,
         released=tuple(locked.released),
     )
+
+
+def _is_readable_newest(locked: LockedKey) -> bool:
+    """Tell whether the last write is what is read: it has overwritten all that is on its way."""
+    served = locked.served
+    return served is not None and served.generation == locked.row.generation
 
 
 def end_living(
@@ -143,6 +154,8 @@ def take_generation(session: Session, locked: LockedKey, *, is_now: bool) -> Non
     What was asked for at an earlier time (`is_now` False) takes none where the newest is no
     version's: a deletion has it, or a copy that was asked for later and is still under way.
     """
+    # What was blocked before this must not be released after it.
+    note_deletion(session, locked.row.id)
     if is_now or _is_of_a_version(session, locked):
         locked.row.generation += 1
 

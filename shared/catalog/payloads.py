@@ -35,9 +35,13 @@ class StoreUpload(pydantic.BaseModel):
 
 
 class AssembleUpload(pydantic.BaseModel):
-    """Make a version of the parts of a resumable upload."""
+    """Make a version of the parts of a resumable upload.
+
+    `generation` is the one that its `:complete` has taken on the key; without one it is the next.
+    """
 
     session_id: int
+    generation: int | None = None
 
 
 class CheckReview(pydantic.BaseModel):

@@ -42,7 +42,7 @@ from shared.catalog.writing import (
     insert_version,
     store_at_once,
 )
-from shared.core.errors import InvalidError, TooLargeError
+from shared.core.errors import InvalidError, SupersededError, TooLargeError
 
 __all__ = [
     "LockedPut",
@@ -51,6 +51,8 @@ __all__ = [
     "commit_put",
     "instant_upload",
     "lock_put",
+    "lock_turn",
+    "take_turn",
     "write_put",
 ]
 
@@ -97,11 +99,13 @@ def lock_put(
     staged: Staged,
     *,
     conditions: Conditions = UNCONDITIONAL,
+    generation: int | None = None,
 ) -> LockedPut:
     """Take the locks of `commit_put` and judge whether it may go on; `write_put` does the rest.
 
     For a worker, whose own task row is locked in between: it locks that one together with
-    `LockedPut.older_tasks`, by ascending id.
+    `LockedPut.older_tasks`, by ascending id. `generation` is what `take_turn` gave when the write
+    was acknowledged. Raises SupersededError when a later write or DELETE has won since.
     """
     facts = Facts(
         size=staged.size,
@@ -112,9 +116,28 @@ def lock_put(
         metadata=check_metadata(staged.metadata),
         staging_key=staged.key,
         lifetime=staged.lifetime,
+        generation=generation,
     )
     bucket, locked = _open(session, bucket_id, key, facts, conditions)
     return LockedPut(bucket, locked, facts)
+
+
+def lock_turn(session: Session, bucket_id: int, key: str) -> tuple[Bucket, LockedKey]:
+    """Take the locks that `take_turn` needs. Raises NotFoundError (`bucket_not_found`)."""
+    check_key(key)
+    bucket = share_bucket(session, bucket_id)
+    return bucket, _lock_made(session, bucket, key)
+
+
+def take_turn(session: Session, locked: LockedKey, conditions: Conditions) -> int:
+    """Acknowledge a write whose bytes are not ready yet: whoever writes after this has won.
+
+    Returns the generation that is taken for it. Raises PreconditionError; then nothing is written.
+    """
+    _judge(conditions, locked)
+    locked.row.generation += 1
+    session.flush()
+    return locked.row.generation
 
 
 def write_put(
@@ -223,12 +246,41 @@ def _open(
             max_object_bytes=bucket.max_object_bytes,
         )
     content = Content(bucket.tenant_id, facts.sha256, facts.size)
+    locked = _lock_made(session, bucket, key, content)
+    if facts.generation is not None:
+        _refuse_overwritten(session, locked, facts.generation)
+    _judge(conditions, locked)
+    return bucket, locked
+
+
+def _lock_made(
+    session: Session, bucket: Bucket, key: str, content: Content | None = None
+) -> LockedKey:
     locked = lock_key(session, bucket.id, key, create=True, content=content)
     if locked is None:
         raise LookupError("a key that is to be made is always there")
+    return locked
+
+
+def _judge(conditions: Conditions, locked: LockedKey) -> None:
     served = locked.served
     conditions.judge(None if served is None else served.etag)
-    return bucket, locked
+
+
+def _refuse_overwritten(session: Session, locked: LockedKey, generation: int) -> None:
+    """Raise SupersededError if a later write is or was readable; one in review does not count.
+
+    Also one that is deleted by now: what it has overwritten does not come back.
+    """
+    if locked.row.generation <= generation:
+        return
+    newer = sa.exists().where(
+        Version.object_id == locked.row.id,
+        Version.generation > generation,
+        Version.state.not_in((VersionState.REVIEWING, VersionState.BLOCKED)),
+    )
+    if session.scalar(sa.select(newer)):
+        raise SupersededError("a later write of the key has won", generation=generation)
 
 
 def _policy(bucket: Bucket) -> ReviewPolicy | None:

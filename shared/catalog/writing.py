@@ -40,7 +40,7 @@ class PutAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a new version is made of."""
+    """What a new version is made of. `generation` was taken before; None: it is the next one."""
 
     size: int
     sha256: str
@@ -50,6 +50,7 @@ class Facts:
     metadata: dict[str, str]
     staging_key: str | None
     lifetime: Lifetime = UNTIMED
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,11 @@ def insert_version(
     blob: Blob,
     state: VersionState,
 ) -> Version:
-    """Insert the next generation of the key. Raises InvalidError for a lifetime that is none."""
-    generation = locked.row.generation + 1
+    """Insert the next generation of the key, or the one that was taken for it.
+
+    Raises InvalidError for a lifetime that is none.
+    """
+    generation = facts.generation or locked.row.generation + 1
     version = Version(
         object_id=locked.row.id,
         bucket_id=bucket.id,
@@ -124,7 +128,7 @@ def insert_version(
     session.flush()
     note_expiry(session, bucket, locked.row.key, version, facts.lifetime.end(locked.now))
     # Written together with what `refresh` sets.
-    locked.row.generation = generation
+    locked.row.generation = max(generation, locked.row.generation)
     locked.versions[version.id] = version
     return version
 

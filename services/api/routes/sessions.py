@@ -67,7 +67,7 @@ MAX_PAGE = 1000
 async def post_upload(request: Request, caller: CallerDep, upload: BeginUpload) -> JSONResponse:
     """Begin, or find again what was begun under the same `operation_id`, and its result.
 
-    Conditions are judged when the version is made. Scope `objects:write`.
+    Conditions are judged by `:complete`. Scope `objects:write`.
     """
     api = caller.api
     settings = api.deps.settings
@@ -173,6 +173,7 @@ async def get_upload(
     responses={
         200: {"model": UploadView, "description": "It is done; `result` names the version."},
         409: {"description": "`upload_failed`, with the reason; or it takes no completion."},
+        412: {"description": "A condition does not hold; the upload stays open."},
     },
 )
 async def complete_upload(
@@ -183,7 +184,8 @@ async def complete_upload(
 ) -> JSONResponse:
     """Freeze the parts that count; a task joins them and makes the version.
 
-    Repeated it answers the same, after the end with the result. Scope `objects:write`.
+    This is the write: what comes to the key later wins. Repeated it answers the same, after the end
+    with the result. Scope `objects:write`.
     """
     api = caller.api
     wanted = (order or CompleteUpload()).order()

@@ -28,6 +28,7 @@ from shared.catalog.models import (
 from shared.catalog.origins.policy import StoredOrigin, StoredRule
 from shared.catalog.payloads import ORIGIN_PULL, PullOrigin
 from shared.catalog.regions import region_of
+from shared.catalog.uploading.arriving import is_arriving
 from shared.core.errors import NotFoundError
 
 
@@ -42,7 +43,9 @@ class Pulling:
 
 @dataclass(frozen=True, slots=True)
 class NothingToPull:
-    """Why there is none: the key is `present`, `reviewing`, `blocked` or lately `missed`."""
+    """Why there is none: the key is `present`, `reviewing`, `blocked`, `being uploaded` or lately
+    `missed`.
+    """
 
     reason: str
 
@@ -78,6 +81,8 @@ def begin_pull(
     ).one_or_none()
     if row is not None and (reason := _occupied(session, row, is_asked_for=is_asked_for)):
         return NothingToPull(reason)
+    if row is not None and is_arriving(session, bucket, key):
+        return NothingToPull("being uploaded")
     found = _open_pull(session, bucket.id, key, rule.id)
     if found is not None:
         return found

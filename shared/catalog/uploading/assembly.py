@@ -12,6 +12,7 @@ from shared.catalog.context import Catalogue
 from shared.catalog.lifecycle import Lifetime
 from shared.catalog.locking import lock_tasks
 from shared.catalog.models import Bucket, SessionState, UploadSession, utc_clock, utc_now
+from shared.catalog.payloads import AssembleUpload
 from shared.catalog.puts import LockedPut, PutAnswer, Staged, lock_put, write_put
 from shared.catalog.uploading.parts import drop_parts, parts_of
 from shared.catalog.uploading.rules import conditions_of, lifetime_of
@@ -35,6 +36,7 @@ class Assembly:
     """What is to be joined, in order, and what the whole was declared to be."""
 
     session_id: int
+    generation: int | None
     bucket_id: int
     key: str
     size: int
@@ -54,12 +56,12 @@ class Assembled:
     released: tuple[str, ...]
 
 
-def read_assembly(session: Session, session_id: int, *, task_id: int) -> Assembly | None:
+def read_assembly(session: Session, payload: AssembleUpload, *, task_id: int) -> Assembly | None:
     """Return what an assembly has to do, None when its session has its result already.
 
     Raises SupersededError when the session does not wait for this task.
     """
-    row = session.get(UploadSession, session_id, populate_existing=True)
+    row = session.get(UploadSession, payload.session_id, populate_existing=True)
     if row is not None and row.state == SessionState.DONE:
         return None
     row = _waiting(row, task_id)
@@ -75,6 +77,7 @@ def read_assembly(session: Session, session_id: int, *, task_id: int) -> Assembl
     )
     return Assembly(
         session_id=row.id,
+        generation=payload.generation,
         bucket_id=row.bucket_id,
         key=row.key,
         size=sum(piece.size for piece in pieces),
@@ -110,7 +113,8 @@ class AssemblyCommit:
     def lock(self, session: Session) -> None:
         """Lock bucket, object, versions, blobs, the session and the tasks, in order.
 
-        Raises what a PUT's commit raises: PreconditionError, NotFoundError, TooLargeError.
+        Raises what a PUT's commit raises (PreconditionError, NotFoundError, TooLargeError), and
+        SupersededError when somebody has written the key since the upload was completed.
         """
         assembly = self._assembly
         self._put = lock_put(
@@ -119,6 +123,7 @@ class AssemblyCommit:
             assembly.key,
             self._staged,
             conditions=assembly.conditions,
+            generation=assembly.generation,
         )
         self._session = lock_session_by_id(session, assembly.session_id)
         lock_tasks(session, [self._task_id, *self._put.older_tasks])

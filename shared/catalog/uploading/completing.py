@@ -1,4 +1,8 @@
-"""A session whose parts have all come: frozen in one transaction, with the task that joins them."""
+"""A session whose parts have all come: frozen in one transaction, with the task that joins them.
+
+This is when the object is written, as far as its other writers are concerned: the same transaction
+judges the conditions and takes the key's next generation, so that whoever writes later wins.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,14 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from shared.catalog.context import Catalogue
-from shared.catalog.models import Bucket, SessionState, UploadSession
+from shared.catalog.models import SessionState, UploadSession
 from shared.catalog.payloads import UPLOAD_ASSEMBLE, AssembleUpload
+from shared.catalog.puts import lock_turn, take_turn
 from shared.catalog.regions import region_of
 from shared.catalog.uploading.parts import drop_parts, parts_of
-from shared.catalog.uploading.rules import CompleteOrder, choose_parts
-from shared.catalog.uploading.sessions import check_takes_parts, lock_session
-from shared.core.errors import ConflictError, InvalidError, NotFoundError
+from shared.catalog.uploading.rules import CompleteOrder, choose_parts, conditions_of
+from shared.catalog.uploading.sessions import check_takes_parts, find_session, lock_session
+from shared.core.errors import ConflictError, InvalidError
 
 #: Frozen, or over with a result.
 _COMPLETED = frozenset({SessionState.COMPLETING, SessionState.DONE, SessionState.FAILED})
@@ -46,9 +51,14 @@ def complete_session(
     """Freeze a session with the parts that count, and enqueue the task that makes a version of it.
 
     Repeated, also after the end, it returns the same session. `admit` is asked with the task's
-    region before it is made. Raises InvalidError for parts that do not fit, ConflictError
-    (`complete_mismatch`) for another completion than the first, NotFoundError.
+    region before it is made. Raises InvalidError for parts that do not fit, PreconditionError,
+    ConflictError (`complete_mismatch`) for another completion than the first, NotFoundError.
     """
+    row = find_session(session, tenant_id, public_id).row
+    key = None
+    if row.state == SessionState.OPEN:
+        # The key before the session: the order of all locks.
+        key = lock_turn(session, row.bucket_id, row.key)
     found = lock_session(session, tenant_id, public_id)
     row = found.row
     if row.state in _COMPLETED:
@@ -58,9 +68,9 @@ def complete_session(
             )
         return Completed(row, is_new=False)
     check_takes_parts(found)
-    bucket = session.get(Bucket, row.bucket_id)
-    if bucket is None:
-        raise NotFoundError("there is no such bucket", code="bucket_not_found")
+    if key is None:
+        raise AssertionError("a session never becomes open again")
+    bucket, locked = key
     there = parts_of(session, row.id)
     chosen = choose_parts(
         there,
@@ -71,12 +81,13 @@ def complete_session(
     sha256 = _agreed(row.sha256, order.sha256)
     region = region_of(session, bucket, "upload")
     admit(region)
+    generation = take_turn(session, locked, conditions_of(row.conditions))
     numbers = {part.number for part in chosen}
     released = drop_parts(session, [part for part in there if part.number not in numbers])
     enqueued = catalogue.tasks.enqueue(
         session,
         UPLOAD_ASSEMBLE,
-        AssembleUpload(session_id=row.id),
+        AssembleUpload(session_id=row.id, generation=generation),
         tenant_id=tenant_id,
         region=region,
         trace_parent=trace_parent,

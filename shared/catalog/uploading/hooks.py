@@ -15,7 +15,14 @@ from shared.outbox.kinds import EndedTask
 FAILED_SECONDS = 7 * 86_400.0
 #: Failures that the same parts would meet again: nothing is kept for them.
 FINAL_CODES = frozenset(
-    {"sha256_mismatch", "size_mismatch", "bucket_not_found", "too_large", "expiry_invalid"}
+    {
+        "sha256_mismatch",
+        "size_mismatch",
+        "bucket_not_found",
+        "too_large",
+        "expiry_invalid",
+        "superseded",
+    }
 )
 
 
@@ -47,7 +54,10 @@ class AssemblyHooks:
         if found is None or found.row.state not in (SessionState.FAILED, SessionState.COMPLETING):
             raise ConflictError("the upload is over", code="upload_over")
         row = found.row
-        if not row.part_count or len(parts_of(session, row.id)) != row.part_count:
+        # Once their time is over the cleanup may take them at any moment.
+        is_over = row.expires_at is not None and row.expires_at <= found.now
+        is_whole = bool(row.part_count) and len(parts_of(session, row.id)) == row.part_count
+        if is_over or not is_whole:
             raise ConflictError("the parts are gone", code="bytes_gone")
         row.state = SessionState.COMPLETING
         row.task_id = task.id

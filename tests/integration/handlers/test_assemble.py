@@ -6,14 +6,22 @@ import hashlib
 import os
 
 import pytest
+from sqlalchemy.orm import Session
 
 from shared.catalog.conditions import ANY, Conditions
-from shared.catalog.models import SessionState
+from shared.catalog.deletes import end_living
+from shared.catalog.invariants.rows import row_breaches
+from shared.catalog.locking import lock_key
+from shared.catalog.models import Bucket, SessionState
+from shared.catalog.uploading.arriving import is_arriving
 from shared.catalog.uploading.rules import WantedPart, multipart_etag
-from shared.core.errors import ConflictError, InvalidError
+from shared.core.clock import utc_now
+from shared.core.errors import ConflictError, InvalidError, PreconditionError
+from shared.outbox.breach import Breach
+from shared.outbox.cancel import cancel
 from shared.outbox.manual import retry
 from tests.integration.handlers.sweeping import passes, sweeper
-from tests.support.handlers import Stand
+from tests.support.handlers import TENANT, Stand
 from tests.support.uploads import (
     backdate,
     begin,
@@ -33,6 +41,13 @@ WHOLE = b"".join(PARTS)
 
 def md5(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
+
+
+def breaches(stand: Stand) -> list[Breach]:
+    now = utc_now()
+    return stand.look(
+        lambda session: list(row_breaches(session, now=now, late_seconds=0, sweep_seconds=0))
+    )
 
 
 def test_parts_become_a_version_as_a_put_makes_it(stand: Stand) -> None:
@@ -144,22 +159,159 @@ def test_other_content_than_declared_fails_and_says_so(stand: Stand) -> None:
     assert row(stand, upload) is None
 
 
-def test_condition_is_judged_when_the_version_is_made(stand: Stand) -> None:
+def test_condition_is_judged_when_it_is_completed(stand: Stand) -> None:
     bucket = stand.bucket()
     new_only = Conditions(if_none_match=(ANY,))
-    upload = frozen(stand, bucket, "a", PARTS, conditions=new_only)
+    upload = begin(stand, bucket, "a", conditions=new_only)
+    send(stand, upload, 1, b"hello")
     stand.put(bucket, "a", b"somebody was faster")
-    assert stand.work(upload.task_id) == "failed"
-    assert outcome(stand, upload)[1]["code"] == "precondition_failed"
+    with pytest.raises(PreconditionError):
+        complete(stand, upload)
+    # It stays open, and the generation that it did not take is the next one's.
+    found = row(stand, upload)
+    assert found is not None
+    assert (found.state, found.task_id) == (SessionState.OPEN, None)
+    assert stand.object(bucket, "a").generation == 1
     stand.remove(bucket, "a")
-    retry(stand.bench.context, upload.task_id or 0, by="test")
+    assert stand.work(complete(stand, upload).task_id) == "completed"
+    assert version_of(stand, upload).generation == 3
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_uploads_that_want_a_new_key_one_gets_it(stand: Stand, first: int) -> None:
+    """Both were completed while there was nothing; whichever is joined first."""
+    bucket = stand.bucket()
+    new_only = Conditions(if_none_match=(ANY,))
+    both = [
+        frozen(stand, bucket, "a", PARTS, operation_id=name, conditions=new_only)
+        for name in ("one", "two")
+    ]
+    states = {
+        upload.operation_id: stand.work(upload.task_id) for upload in (both[first], both[1 - first])
+    }
+    if first == 0:
+        assert states == {"one": "completed", "two": "failed"}
+        assert outcome(stand, both[1])[1]["code"] == "precondition_failed"
+    else:
+        assert states == {"two": "completed", "one": "cancelled"}
+        assert outcome(stand, both[0])[1]["code"] == "superseded"
+    stand.work_all("upload")
+    assert stand.stored_bytes(version_of(stand, both[first]).id) == WHOLE
+
+
+def test_put_after_complete_wins(stand: Stand) -> None:
+    """However long the parts take to be joined: the order is that of the requests."""
+    bucket = stand.bucket()
+    upload = frozen(stand, bucket, "a", PARTS)
+    later = stand.put(bucket, "a", b"later")
+    assert later.generation == 2
+    assert stand.work(upload.task_id) == "cancelled"
+    assert outcome(stand, upload)[1]["code"] == "superseded"
+    assert complete(stand, upload).state == SessionState.FAILED
+    assert stand.version(later.version_id).state == "pending"
+    stand.work_all("upload")
+    assert stand.object(bucket, "a").current_version_id == later.version_id
+    with pytest.raises(ConflictError):
+        retry(stand.bench.context, upload.task_id or 0, by="test")
+    passes(sweeper(stand), 2)
+    assert files(stand) == set()
+    assert breaches(stand) == []
+
+
+def test_put_after_complete_wins_although_it_is_gone_again(stand: Stand) -> None:
+    """What a later write has overwritten does not come back when that one expires."""
+    bucket = stand.bucket()
+    upload = frozen(stand, bucket, "a", PARTS)
+    later = stand.put(bucket, "a", b"later")
+    stand.work(later.task_id)
+
+    def expire(session: Session) -> None:
+        locked = lock_key(session, bucket, "a", create=False)
+        assert locked is not None
+        end_living(session, stand.catalogue, locked, newest_version_id=later.version_id)
+
+    stand.db.run_session(expire)
+    assert stand.work(upload.task_id) == "cancelled"
+    assert stand.object(bucket, "a").served_version_id is None
+
+
+def test_delete_after_complete_wins(stand: Stand) -> None:
+    bucket = stand.bucket()
+    older = stand.put(bucket, "a", b"older")
+    stand.work(older.task_id)
+    upload = frozen(stand, bucket, "a", PARTS)
+    stand.remove(bucket, "a")
+    assert stand.state(upload.task_id) == "cancelled"
+    assert outcome(stand, upload)[1] == {
+        "code": "superseded",
+        "detail": "the key was deleted after the upload was completed",
+    }
+    assert stand.object(bucket, "a").served_version_id is None
+    passes(sweeper(stand), 2)
+    assert files(stand) == set()
+    # And what comes after the DELETE is not held up by it.
+    upload = frozen(stand, bucket, "a", PARTS, operation_id="again")
     assert stand.work(upload.task_id) == "completed"
+    stand.work_all("delete")
+    assert breaches(stand) == []
+
+
+def test_delete_stops_the_joining_of_a_key_that_was_never_there(stand: Stand, other: Stand) -> None:
+    bucket = stand.bucket()
+    upload = frozen(stand, bucket, "a", PARTS)
+    execution = other.claim(upload.task_id)
+    stand.remove(bucket, "a")
+    assert other.run(execution) == "cancelled"
+    assert outcome(stand, upload)[1]["code"] == "superseded"
+    assert stand.object(bucket, "a").served_version_id is None
+    passes(sweeper(stand), 2)
+    assert files(stand) == set()
+    assert breaches(stand) == []
+
+
+def test_failed_upload_does_not_come_back_after_a_delete(stand: Stand) -> None:
+    bucket = stand.bucket()
+    upload = frozen(stand, bucket, "a", PARTS)
+    task_id = upload.task_id or 0
+    cancel(stand.bench.context, stand.bench.enqueuer, task_id, by="test", tenant_id=TENANT)
+    stand.remove(bucket, "a")
+    with pytest.raises(ConflictError):
+        retry(stand.bench.context, task_id, by="test")
+    assert outcome(stand, upload)[1]["code"] == "cancelled"
+
+
+def test_version_in_review_that_is_newer_does_not_count(stand: Stand) -> None:
+    bucket = stand.bucket()
+    upload = frozen(stand, bucket, "a.txt", PARTS)
+    stand.bucket(reject_keywords=["forbidden"])
+    newer = stand.put(bucket, "a.txt", b"this is forbidden")
+    stand.bucket()
+    assert stand.work(upload.task_id) == "completed"
+    assert version_of(stand, upload).generation == 1
+    stand.work_all("upload")
+    stand.work_all("review")
+    assert stand.version(newer.version_id).state == "blocked"
+    assert stand.object(bucket, "a.txt").current_version_id == version_of(stand, upload).id
+    assert stand.object(bucket, "a.txt").generation == 2
+    assert breaches(stand) == []
+
+
+def test_no_origin_is_asked_for_what_is_being_uploaded(stand: Stand) -> None:
+    bucket = stand.bucket()
+    upload = frozen(stand, bucket, "a", PARTS)
+
+    def arriving(session: Session) -> bool:
+        return is_arriving(session, session.get_one(Bucket, bucket), "a")
+
+    assert stand.look(arriving)
+    stand.work(upload.task_id)
+    assert not stand.look(arriving)
 
 
 def test_overwrite_supersedes_older_unfinished_work(stand: Stand) -> None:
     bucket = stand.bucket()
-    upload = frozen(stand, bucket, "a", PARTS)
     older = stand.put(bucket, "a", b"older")
+    upload = frozen(stand, bucket, "a", PARTS)
     assert stand.work(upload.task_id) == "completed"
     assert stand.version(older.version_id).state == "superseded"
     assert stand.state(older.task_id) == "cancelled"
