@@ -26,6 +26,7 @@ from shared.catalog.models import (
 from shared.catalog.origins.policy import OriginPolicy, StoredOrigin, seal
 from shared.catalog.possession import InstantUploads
 from shared.catalog.replicas.rules import end_rules, set_rules
+from shared.catalog.rereviews.starting import policy_changed
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.secret_box import SecretBox
 from shared.core.errors import ConflictError, InvalidError, NotFoundError
@@ -88,7 +89,8 @@ def put_bucket(
     """Create a bucket or replace its rules; the same again changes nothing.
 
     New rules count for later writes, those of the lifecycle also for what is there; reviews under
-    way keep the policy that they began with.
+    way keep the policy that they began with. With `catalogue`, what is there is reviewed again when
+    the review's rules are others, unless they say that it is to be left.
     Raises InvalidError for a name that is none or a channel that is not known, ConflictError
     (`bucket_region_fixed`) for another region. Headers for origins are sealed by `secrets`. With
     `catalogue`, SwitchedOffError for a new rule that needs a service this deployment does not have.
@@ -100,6 +102,7 @@ def put_bucket(
     bucket = _locked(session, tenant_id, name)
     created = bucket is None
     backup_before = None if bucket is None else bucket.backup
+    version_before = None if bucket is None else bucket.review_policy_version
     if bucket is None:
         bucket = Bucket(tenant_id=tenant_id, name=name, region=spec.region, created_at=utc_clock())
         _fill(bucket, spec, secrets)
@@ -121,6 +124,9 @@ def put_bucket(
         catalogue.need("backup")
     ensure_following(session, bucket)
     set_rules(session, bucket, spec.replica_channels)
+    is_changed = not created and bucket.review_policy_version != version_before
+    if catalogue is not None and is_changed:
+        policy_changed(session, catalogue, bucket)
     session.refresh(bucket)
     return PutBucket(bucket, created)
 

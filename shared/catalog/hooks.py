@@ -6,14 +6,12 @@ transaction.
 
 from __future__ import annotations
 
-import contextlib
-
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.asking import ask_again, lock_steps
 from shared.catalog.context import Catalogue
-from shared.catalog.locking import LockedKey, lock_version, share_bucket
+from shared.catalog.locking import LockedKey, keep_bucket, lock_version
 from shared.catalog.models import (
     BlobState,
     Bucket,
@@ -28,7 +26,7 @@ from shared.catalog.payloads import CheckReview, StoreUpload
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.supersede import end_versions
 from shared.catalog.versions import is_newest_served, promote, refresh, reject
-from shared.core.errors import ConflictError, NotFoundError
+from shared.core.errors import ConflictError
 from shared.outbox.kinds import EndedTask
 
 #: Who decided a review that nobody looked at to the end.
@@ -150,12 +148,9 @@ class ReviewHooks:
 
 
 def _lock(session: Session, version_id: int) -> None:
-    bucket_id = session.scalar(sa.select(Version.bucket_id).where(Version.id == version_id))
-    if bucket_id is None:
+    if session.get(Version, version_id) is None:
         return  # A version that is gone has nothing to protect.
-    with contextlib.suppress(NotFoundError):
-        # Nobody deletes the bucket while something in it begins to live again.
-        share_bucket(session, bucket_id)
+    keep_bucket(session, version_id)
     lock_version(session, version_id)
 
 

@@ -6,6 +6,7 @@ guards all its versions, a blob's lock its references and its state.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -115,6 +116,17 @@ def share_bucket(session: Session, bucket_id: int) -> Bucket:
     if bucket is None:
         raise NotFoundError("there is no such bucket", code="bucket_not_found")
     return bucket
+
+
+def keep_bucket(session: Session, version_id: int) -> None:
+    """Share the lock of a version's bucket, if both are there, before the version's key.
+
+    Nobody deletes the bucket or changes its rules while something in it begins to live.
+    """
+    bucket_id = session.scalar(sa.select(Version.bucket_id).where(Version.id == version_id))
+    if bucket_id is not None:
+        with contextlib.suppress(NotFoundError):
+            share_bucket(session, bucket_id)
 
 
 def lock_key(

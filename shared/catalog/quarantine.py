@@ -1,28 +1,45 @@
 """What a review has blocked, while its bytes are kept: released by a person, or destroyed early.
 
-Nothing else reads these bytes. When their time is over, the clean-up of staging takes them.
+Nothing else reads these bytes. They lie in staging, or on channels when they were stored before: a
+reference of the quarantine holds them there. When their time is over, the sweeps let go of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.blobs import dispose_staged
+from shared.catalog.blobs import dispose_staged, drop_reference
 from shared.catalog.context import Catalogue
 from shared.catalog.locking import LockedKey, lock_version, share_bucket
 from shared.catalog.models import (
     Blob,
+    BlobRef,
     BlobState,
+    HolderKind,
     Review,
     ReviewState,
     Version,
     VersionState,
+    utc_clock,
 )
+from shared.catalog.rereviews.latecomers import follow_change
+from shared.catalog.rereviews.rechecking import write_recheck
 from shared.catalog.review_policy import Decision
 from shared.catalog.rulings import REASON_CHARACTERS, Ruling, lock_review, write_ruling
-from shared.catalog.versions import is_newest_served
+from shared.catalog.versions import is_newest_served, make_current
 from shared.core.errors import ConflictError, NotFoundError
+
+#: Of a blocked version whose key was deleted or moved away after it was blocked.
+_DELETED_SINCE = "deleted_since"
+#: Of a version: its bytes are on channels, and the quarantine holds them.
+_HELD = sa.exists().where(
+    BlobRef.holder_kind == HolderKind.QUARANTINE,
+    BlobRef.holder_id == Version.id,
+    BlobRef.blob_id == Version.blob_id,
+)
 
 
 def release(
@@ -36,17 +53,25 @@ def release(
 ) -> Review:
     """Let blocked content pass after all: its version is pending and its upload enqueued.
 
-    It also counts as a verdict on the content. Raises NotFoundError (`review_not_found`) and
+    What was stored when it was blocked is stored again at once. It also counts as a verdict on the
+    content. Raises NotFoundError (`review_not_found`) and
     ConflictError: `review_not_rejected`, `bytes_gone`, `bucket_gone`, or `superseded` when the key
     was written or deleted since.
     """
-    catalogue.need("upload")
     locked, review = _locked(session, review_id, tenant_id)
     version = locked.the_version()
-    if not is_newest_served(locked, version) or _was_deleted_since(session, locked, version):
+    if version.staging_key is not None:
+        catalogue.need("upload")
+    if not is_newest_served(locked, version) or version.error_code == _DELETED_SINCE:
         raise ConflictError(
             "the key was written or deleted since", code="superseded", review_id=review_id
         )
+    ruling = Ruling(Decision.PASS, by=by[:128], reason=reason, is_reusable=True)
+    if version.staging_key is None:
+        _store_again(session, catalogue, locked)
+        write_recheck(session, catalogue, locked, review, ruling)
+        follow_change(session, catalogue, version, judged_by=review.policy_version)
+        return review
     if locked.blob_of(version).state != BlobState.STAGED:
         blob = Blob(
             tenant_id=version.tenant_id,
@@ -61,7 +86,6 @@ def release(
         locked.blobs[blob.id] = blob
         version.blob_id = review.blob_id = blob.id
     version.staging_until = None
-    ruling = Ruling(Decision.PASS, by=by[:128], reason=reason, is_reusable=True)
     write_ruling(session, catalogue, locked, review, ruling, trace_parent=None)
     return review
 
@@ -74,21 +98,64 @@ def destroy(
     by: str,
     reason: str = "",
     tenant_id: str | None = None,
-) -> str:
-    """End a quarantine now; returns the staging file to be removed after the commit.
+) -> str | None:
+    """End a quarantine now; returns the staging file to be removed after the commit, if any.
 
-    Raises NotFoundError and ConflictError as `release` does. The verdict stands.
+    What was stored before goes by the rules of deletion. Raises NotFoundError and ConflictError as
+    `release` does. The verdict stands.
     """
     locked, review = _locked(session, review_id, tenant_id)
     version = locked.the_version()
     key = version.staging_key
-    assert key is not None
     version.staging_key = version.staging_until = None
     note = f"destroyed by {by}: {reason}".rstrip(": ")
     review.reason = f"{review.reason}; {note}".lstrip("; ")[:REASON_CHARACTERS]
     session.flush()
-    dispose_staged(session, catalogue, locked.blob_of(version))
+    blob = locked.blob_of(version)
+    dispose_staged(session, catalogue, blob)
+    drop_reference(session, catalogue, blob, HolderKind.QUARANTINE, version.id)
     return key
+
+
+def overdue_quarantines(session: Session, *, limit: int, after: int = 0) -> Sequence[int]:
+    """Return the versions behind `after` whose stored bytes have been kept for long enough."""
+    statement = (
+        sa.select(Version.id)
+        .join(BlobRef, BlobRef.holder_id == Version.id)
+        .where(
+            BlobRef.holder_kind == HolderKind.QUARANTINE,
+            BlobRef.holder_id > after,
+            Version.staging_until <= utc_clock(),
+        )
+    )
+    return session.scalars(statement.order_by(BlobRef.holder_id).limit(limit)).all()
+
+
+def end_quarantine(session: Session, catalogue: Catalogue, version_id: int) -> bool:
+    """Let go of stored bytes whose quarantine is over; False when it is not."""
+    locked = lock_version(session, version_id)
+    version = locked.the_version()
+    is_over = version.staging_until is not None and version.staging_until <= locked.now
+    if version.state != VersionState.BLOCKED or not is_over:
+        return False
+    version.staging_until = None
+    drop_reference(session, catalogue, locked.blob_of(version), HolderKind.QUARANTINE, version.id)
+    return True
+
+
+def note_deletion(session: Session, object_id: int) -> None:
+    """Let nothing that is blocked under a locked key be released any more: the key was deleted.
+
+    Written down, not told from generations: copies and uploads take those as well, and some fail.
+    """
+    if not is_quarantined(session, object_id):
+        return
+    session.execute(
+        sa.update(Version)
+        .where(Version.object_id == object_id, Version.state == VersionState.BLOCKED)
+        .values(error_code=_DELETED_SINCE)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def is_quarantined(session: Session, object_id: int) -> bool:
@@ -99,7 +166,7 @@ def is_quarantined(session: Session, object_id: int) -> bool:
                 sa.exists().where(
                     Version.object_id == object_id,
                     Version.state == VersionState.BLOCKED,
-                    Version.staging_key.is_not(None),
+                    sa.or_(Version.staging_key.is_not(None), _HELD),
                 )
             )
         )
@@ -124,16 +191,24 @@ def _locked(session: Session, review_id: int, tenant_id: str | None) -> tuple[Lo
             review_id=review_id,
         )
     is_over = version.staging_until is not None and version.staging_until <= locked.now
-    if version.staging_key is None or is_over:
+    if is_over or (version.staging_key is None and not _is_held(session, locked, version)):
         raise ConflictError("the bytes are gone", code="bytes_gone", review_id=review_id)
     return locked, review
 
 
-def _was_deleted_since(session: Session, locked: LockedKey, version: Version) -> bool:
-    """Tell whether a DELETE came after it: that takes a generation which no version has."""
-    newer = session.scalar(
-        sa.select(sa.func.count()).where(
-            Version.object_id == version.object_id, Version.generation > version.generation
-        )
-    )
-    return (newer or 0) != locked.row.generation - version.generation
+def _is_held(session: Session, locked: LockedKey, version: Version) -> bool:
+    """Tell whether bytes that were stored before are still there for the quarantine."""
+    if locked.blob_of(version).state != BlobState.LIVE:
+        return False
+    return session.scalar(sa.select(_HELD).where(Version.id == version.id)) is True
+
+
+def _store_again(session: Session, catalogue: Catalogue, locked: LockedKey) -> None:
+    """Make the blocked version the stored and current one that it was before."""
+    version = locked.the_version()
+    blob = locked.blob_of(version)
+    version.state = VersionState.PENDING
+    version.ended_at = version.staging_until = None
+    session.flush()
+    make_current(session, catalogue, locked)
+    drop_reference(session, catalogue, blob, HolderKind.QUARANTINE, version.id)

@@ -28,6 +28,7 @@ MAX_KEYWORD_CHARACTERS = 128
 
 FailMode = Literal["closed", "open", "human"]
 Severity = Literal["ignore", "doubtful", "reject"]
+OnChange = Literal["rereview", "leave"]
 Keyword = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_KEYWORD_CHARACTERS),
@@ -49,6 +50,8 @@ class ReviewPolicy(BaseModel):
     `fail_mode` says what a reviewer that fails for good means: `closed` rejects, `open` lets
     through, `human` leaves it to a person. Doubtful findings always wait for a person; one who
     does not decide within `human_seconds` leaves the content rejected (`open`: let through).
+    `on_change` says what becomes of content that came before these rules: it is reviewed again, or
+    left as it is.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,6 +70,8 @@ class ReviewPolicy(BaseModel):
     human_seconds: float = Field(default=7 * 86_400.0, gt=0, le=MAX_WAIT_SECONDS)
     #: How long rejected bytes are kept in quarantine.
     quarantine_seconds: float = Field(default=30 * 86_400.0, ge=0, le=MAX_WAIT_SECONDS)
+    #: What a new policy version means for what is there already.
+    on_change: OnChange = "rereview"
 
     @field_validator("blocked_sha256", mode="before")
     @classmethod

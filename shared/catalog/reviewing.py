@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from shared.catalog.context import Catalogue
-from shared.catalog.locking import LockedKey, lock_version
+from shared.catalog.locking import LockedKey, keep_bucket, lock_version
 from shared.catalog.models import Review, ReviewState, VersionState
 from shared.catalog.rereviews import rechecking
 from shared.catalog.review_cases import Case
@@ -29,7 +29,11 @@ class ReviewCommit:
         self._locked: LockedKey | None = None
 
     def lock(self, session: Session) -> None:
-        """Lock the version's key, and with this task's row those of older unfinished work."""
+        """Lock the version's key, and with this task's row those of older unfinished work.
+
+        The bucket's lock is shared: its rules stay what they are.
+        """
+        keep_bucket(session, self._case.version_id)
         try:
             self._locked = lock_version(session, self._case.version_id, task_id=self._task_id)
         except NotFoundError as error:
@@ -112,6 +116,7 @@ def _decide_waiting(
         raise NotFoundError("there is no such review", code="review_not_found")
     if found.run_id != 0:
         return rechecking.decide_waiting(session, catalogue, found, ruling)
+    keep_bucket(session, found.version_id)
     locked = lock_version(session, found.version_id)
     review = lock_review(session, review_id)
     version = locked.the_version()

@@ -5,6 +5,7 @@ Each leaves the object row right: what is current, what is served, and the listi
 
 from __future__ import annotations
 
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.backups.following import follow
@@ -17,6 +18,7 @@ from shared.catalog.models import (
     BlobState,
     Bucket,
     HolderKind,
+    Review,
     Version,
     VersionState,
     utc_now,
@@ -25,6 +27,7 @@ from shared.catalog.notifying.emitting import EventType, emit
 from shared.catalog.payloads import UPLOAD_STORE, StoreUpload
 from shared.catalog.regions import region_of
 from shared.catalog.replicas.planning import plan_bucket
+from shared.catalog.rereviews.latecomers import follow_change
 from shared.catalog.supersede import supersede_rows
 
 
@@ -98,9 +101,10 @@ def promote(
 ) -> int:
     """Let a version that passed its review become pending, and enqueue its upload.
 
-    The key's older unfinished work is superseded, its tasks as well: the caller locked with
-    `lock_version(..., task_id=...)`. An `on_end` hook, which may end no other task, says
-    `end_tasks=False`; those tasks then end by themselves. Returns the upload task's id.
+    Where the bucket's rules have changed meanwhile it will be reviewed again; the caller shares the
+    bucket's lock. The key's older unfinished work is superseded, its tasks as well: the caller
+    locked with `lock_version(..., task_id=...)`. An `on_end` hook, which may end no other task,
+    says `end_tasks=False`; those tasks then end by themselves. Returns the upload task's id.
     """
     version = locked.the_version()
     version.state = VersionState.PENDING
@@ -113,6 +117,10 @@ def promote(
         session, catalogue, version, bucket=bucket, trace_parent=trace_parent
     )
     refresh(session, locked)
+    judged_by = session.scalar(
+        sa.select(Review.policy_version).where(Review.version_id == version.id, Review.run_id == 0)
+    )
+    follow_change(session, catalogue, version, judged_by=judged_by)
     if end_tasks and superseded:
         catalogue.tasks.supersede(session, superseded)
     return version.task_id

@@ -19,7 +19,8 @@ from services.api.routes.tasks import visible_tenant
 from services.api.views import DEFAULT_LIMIT, MAX_ID, Limit, Time, View
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
-from shared.catalog.rereviews.runs import Progress, list_runs, show_run, start_run
+from shared.catalog.rereviews.runs import Progress, list_runs, show_run
+from shared.catalog.rereviews.starting import start_run
 
 router = APIRouter(tags=["reviews"], route_class=JsonRoute)
 
@@ -31,11 +32,14 @@ class RunView(View):
 
     id: int
     policy_version: str = Field(description="Of the policy under which it reviews.")
-    state: str = Field(description="`running`; `planned`: all its reviews are made.")
+    state: str = Field(
+        description="`running`; `planned`: all its reviews are made; `superseded`: the bucket's "
+        "rules have changed since, and what it had not decided is not decided any more."
+    )
     seen: int = Field(description="Versions that it has looked at.")
     planned: int = Field(description="Reviews that it has made.")
     task_id: int | None
-    started_by: str
+    started_by: str = Field(description="A key's name, or `policy change`.")
     error_code: str | None
     created_at: Time
     ended_at: Time | None
@@ -72,8 +76,9 @@ async def review_a_bucket_again(
 ) -> JSONResponse:
     """Review what has no passing verdict under the bucket's present policy. Scope `reviews:write`.
 
-    Content stays readable until it is found to be bad; then it is blocked, its reference goes, and
-    bytes that nothing else needs are deleted after the grace. What reviewers cannot judge stays.
+    A change of the policy does this by itself, unless its `on_change` is `leave`. Content stays
+    readable until it is found to be bad; then it is blocked, and its bytes are kept as long as the
+    policy's `quarantine_seconds`. What reviewers cannot judge stays. A run under older rules ends.
     """
 
     def work(session: Session, principal: Principal) -> Answer:

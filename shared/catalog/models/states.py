@@ -73,6 +73,8 @@ class ReviewRunState(StrEnum):
     PLANNED = "planned"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"
+    """The bucket's rules have changed since: none of its reviews decides anything any more."""
 
 
 class StepOutcome(StrEnum):
@@ -117,6 +119,8 @@ class HolderKind(StrEnum):
     HOLD = "hold"
     BACKUP = "backup"
     COPY = "copy"
+    QUARANTINE = "quarantine"
+    """A blocked version that was stored before, until its `staging_until`."""
 
 
 class HoldState(StrEnum):
@@ -180,11 +184,14 @@ class BackupItemState(StrEnum):
 
 
 class BackupContentState(StrEnum):
-    """Where bytes on a backup target stand. Damaged ones are never read again."""
+    """Where bytes on a backup target stand."""
 
     INTENT = "intent"
     STORED = "stored"
+    SPARE = "spare"
+    """Right, as older manifests name it; runs name another copy of the same content."""
     DAMAGED = "damaged"
+    """Found missing or other bytes: never named again, and looked at again by the audit."""
     CONDEMNED = "condemned"
     DELETE_FAILED = "delete_failed"
     TOMBSTONE = "tombstone"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.asking import ask_again, lock_steps
 from shared.catalog.context import Catalogue
-from shared.catalog.locking import lock_version
+from shared.catalog.locking import lock_version, share_bucket
 from shared.catalog.models import (
     SERVED,
+    Bucket,
     Review,
     ReviewRun,
     ReviewRunState,
@@ -19,11 +22,11 @@ from shared.catalog.models import (
     utc_now,
 )
 from shared.catalog.payloads import CheckReview, ReviewAgain
-from shared.catalog.rereviews.rechecking import end_recheck
+from shared.catalog.rereviews.rechecking import OUTDATED, end_recheck, is_outdated
 from shared.catalog.rereviews.runs import lock_run
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.rulings import lock_review
-from shared.core.errors import ConflictError
+from shared.core.errors import ConflictError, NotFoundError
 from shared.outbox.kinds import EndedTask
 
 #: Who decided where reviewers failed.
@@ -52,6 +55,9 @@ class RecheckHooks:
         if version is None or version.state not in SERVED:
             end_recheck(session, review, ReviewState.SUPERSEDED, "the version is over")
             return
+        if is_outdated(session, review):
+            end_recheck(session, review, ReviewState.SUPERSEDED, OUTDATED)
+            return
         policy = ReviewPolicy.model_validate(review.policy)
         mode = "closed" if outcome == "cancelled" else policy.fail_mode
         if mode == "human":
@@ -68,6 +74,8 @@ class RecheckHooks:
         version = None if review is None else session.get(Version, review.version_id)
         if review is None or version is None or version.state not in SERVED:
             raise ConflictError("the version is over", code="version_over")
+        if is_outdated(session, review):
+            raise ConflictError(OUTDATED, code="re_review_over", review_id=review.id)
         if review.state == ReviewState.SUPERSEDED or review.decided_by not in (None, FAIL_MODE):
             raise ConflictError("the review is decided", code="review_decided", review_id=review.id)
         ask_again(session, review.id)
@@ -80,7 +88,11 @@ class RunHooks:
     """Hooks of `review.again`."""
 
     def lock(self, session: Session, payload: ReviewAgain) -> None:
-        """Lock the run."""
+        """Share the bucket's lock, so that its rules stay as they are, and lock the run."""
+        run = session.get(ReviewRun, payload.run_id)
+        if run is not None:
+            with contextlib.suppress(NotFoundError):
+                share_bucket(session, run.bucket_id)
         lock_run(session, payload.run_id)
 
     def on_end(self, session: Session, task: EndedTask, outcome: str) -> None:
@@ -95,10 +107,17 @@ class RunHooks:
         session.flush()
 
     def on_retry(self, session: Session, task: EndedTask) -> None:
-        """Let the run go on from its cursor. Raises ConflictError while another is under way."""
+        """Let the run go on from its cursor.
+
+        Raises ConflictError when the bucket's rules are others by now, and while another run is
+        under way.
+        """
         run = _run(session, task)
-        if run is None or run.state == ReviewRunState.PLANNED:
+        if run is None or run.state in (ReviewRunState.PLANNED, ReviewRunState.SUPERSEDED):
             raise ConflictError("the run is over", code="re_review_over")
+        bucket = session.get(Bucket, run.bucket_id)
+        if bucket is None or bucket.review_policy_version != run.policy_version:
+            raise ConflictError(OUTDATED, code="re_review_over", run_id=run.id)
         other = session.scalar(
             sa.select(ReviewRun.id).where(
                 ReviewRun.bucket_id == run.bucket_id,

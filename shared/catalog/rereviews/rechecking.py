@@ -6,15 +6,18 @@ bytes that are stored are not deleted because somebody did not answer.
 
 from __future__ import annotations
 
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.blobs import dispose_staged, drop_reference
+from shared.catalog.blobs import add_reference, dispose_staged, drop_reference
 from shared.catalog.context import Catalogue
 from shared.catalog.locking import LockedKey, lock_tasks, lock_version
 from shared.catalog.models import (
     SERVED,
     HolderKind,
     Review,
+    ReviewRun,
+    ReviewRunState,
     ReviewState,
     Version,
     VersionState,
@@ -35,15 +38,23 @@ from shared.catalog.rulings import (
 from shared.catalog.versions import refresh
 from shared.core.errors import ConflictError, NotFoundError, SupersededError
 
+#: Why a review under rules that have changed decides nothing.
+OUTDATED = "the bucket's rules have changed since"
 #: Rulings of the content itself, beside those that may be used again.
 _JUDGED_BY = frozenset({BY_VERDICT, BY_DEADLINE})
 _CODE = "rejected"
 
 
+def is_outdated(session: Session, review: Review) -> bool:
+    """Tell whether a run under newer rules has taken the place of a review's own."""
+    state = session.scalar(sa.select(ReviewRun.state).where(ReviewRun.id == review.run_id))
+    return state == ReviewRunState.SUPERSEDED
+
+
 def read_recheck(session: Session, payload: CheckReview) -> Case | None:
     """Return what a re-review has to judge, None when it is decided or waits for a person.
 
-    Raises SupersededError when the version is served no more.
+    Raises SupersededError when the version is served no more, or the rules have changed.
     """
     review = session.get(Review, payload.review_id)
     version = session.get(Version, payload.version_id)
@@ -53,6 +64,8 @@ def read_recheck(session: Session, payload: CheckReview) -> Case | None:
         raise SupersededError(f"the version is {version.state}", version_id=version.id)
     if review.state != ReviewState.OPEN:
         return None
+    if is_outdated(session, review):
+        raise SupersededError(OUTDATED, review_id=review.id)
     return case_of(session, review, version)
 
 
@@ -82,7 +95,10 @@ class RecheckCommit:
         return ()
 
     def apply(self, session: Session, ruling: Ruling, *, trace_parent: str | None = None) -> None:
-        """Write the ruling; raises SupersededError when the version is served no more."""
+        """Write the ruling.
+
+        Raises SupersededError when the version is served no more, or the rules have changed.
+        """
         if self._locked is None:
             raise AssertionError("apply comes after lock")
         version = self._locked.the_version()
@@ -91,6 +107,8 @@ class RecheckCommit:
             raise SupersededError(
                 "the version is not to be reviewed", version_id=version.id, state=version.state
             )
+        if is_outdated(session, review):
+            raise SupersededError(OUTDATED, review_id=review.id)
         write_recheck(session, self._catalogue, self._locked, review, ruling)
 
 
@@ -99,7 +117,8 @@ def decide_waiting(session: Session, catalogue: Catalogue, found: Review, ruling
     locked = lock_version(session, found.version_id)
     review = lock_review(session, found.id)
     version = locked.the_version()
-    if review.state != ReviewState.DOUBTFUL or version.state not in SERVED:
+    is_over = version.state not in SERVED or is_outdated(session, review)
+    if review.state != ReviewState.DOUBTFUL or is_over:
         raise ConflictError(
             f"the review is {review.state}, its version {version.state}: nobody is asked",
             code="review_not_waiting",
@@ -120,9 +139,23 @@ def decide_overdue(session: Session, catalogue: Catalogue, found: Review) -> boo
     if locked.the_version().state not in SERVED:
         end_recheck(session, review, ReviewState.SUPERSEDED, "the version is over")
         return True
+    if is_outdated(session, review):
+        end_recheck(session, review, ReviewState.SUPERSEDED, OUTDATED)
+        return True
     policy = ReviewPolicy.model_validate(review.policy)
     ruling = Ruling(policy.when_undecided, by=BY_DEADLINE, reason="nobody decided in time")
     write_recheck(session, catalogue, locked, review, ruling)
+    return True
+
+
+def end_outdated(session: Session, review_id: int) -> bool:
+    """End an undecided review whose rules have changed; False when it is over, or they have not."""
+    review = lock_review(session, review_id)
+    is_undecided = review.state in (ReviewState.OPEN, ReviewState.DOUBTFUL)
+    if not is_undecided or not is_outdated(session, review):
+        return False
+    # Its task finds that out when it looks for something to judge.
+    end_recheck(session, review, ReviewState.SUPERSEDED, OUTDATED)
     return True
 
 
@@ -168,19 +201,26 @@ def end_recheck(
 def _block(
     session: Session, catalogue: Catalogue, locked: LockedKey, *, quarantine_seconds: float
 ) -> None:
-    """Let a served version be readable no more; stored bytes go by the rules of deletion."""
+    """Let a served version be readable no more; its bytes are kept for the quarantine.
+
+    Stored ones stay on their channels: the quarantine holds them, and after it they go by the rules
+    of deletion.
+    """
     version = locked.the_version()
     was_stored = version.state == VersionState.STORED
     version.state = VersionState.BLOCKED
     version.ended_at = locked.now
     version.error_code = _CODE
+    is_kept = not was_stored or quarantine_seconds > 0
+    version.staging_until = utc_now(quarantine_seconds) if is_kept else None
     session.flush()
     blob = locked.blob_of(version)
     if was_stored:
+        if is_kept:
+            # Before its own reference goes, so that the content is never without one.
+            add_reference(session, blob, HolderKind.QUARANTINE, version.id)
         drop_reference(session, catalogue, blob, HolderKind.VERSION, version.id)
     else:
-        version.staging_until = utc_now(quarantine_seconds)
-        session.flush()
         dispose_staged(session, catalogue, blob)
     refresh(session, locked)
     emit(session, catalogue, version, EventType.BLOCKED)

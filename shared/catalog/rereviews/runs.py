@@ -27,20 +27,17 @@ from shared.catalog.models import (
     by_index,
     utc_clock,
 )
-from shared.catalog.payloads import (
-    REVIEW_AGAIN,
-    REVIEW_RECHECK,
-    CheckReview,
-    ReviewAgain,
-)
+from shared.catalog.payloads import REVIEW_RECHECK, CheckReview
 from shared.catalog.regions import region_of
 from shared.catalog.review_policy import ReviewPolicy
-from shared.core.errors import ConflictError, InvalidError, NotFoundError, SupersededError
+from shared.core.errors import NotFoundError, SupersededError
 
 #: Versions of one page, and so tasks of one transaction.
 PAGE_VERSIONS = 100
-#: Reviews of one run that are open at a time.
+#: Re-reviews of one bucket that are open at a time.
 MOST_OPEN = 2000
+#: Of a run and its reviews: behind what clients wait for.
+PRIORITY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,67 +46,6 @@ class Progress:
 
     run: ReviewRun
     reviews: dict[str, int]
-
-
-def start_run(
-    session: Session, catalogue: Catalogue, tenant_id: str, name: str, *, by: str
-) -> ReviewRun:
-    """Begin to review a bucket's content again; one that is under way for this policy is returned.
-
-    Raises NotFoundError, InvalidError (`bucket_not_reviewed`), ConflictError
-    (`re_review_running`) while one for an older policy is under way, and SwitchedOffError.
-    """
-    catalogue.need("review")
-    bucket = session.scalars(
-        sa.select(Bucket)
-        .where(Bucket.tenant_id == tenant_id, Bucket.name == name)
-        .with_for_update()
-        .execution_options(populate_existing=True)
-    ).one_or_none()
-    if bucket is None:
-        raise NotFoundError("there is no such bucket", code="bucket_not_found")
-    if bucket.review_policy is None:
-        raise InvalidError("the bucket has no review policy", code="bucket_not_reviewed")
-    policy = ReviewPolicy.model_validate(bucket.review_policy)
-    running = session.scalars(
-        sa.select(ReviewRun)
-        .where(ReviewRun.bucket_id == bucket.id, ReviewRun.state == ReviewRunState.RUNNING)
-        .order_by(ReviewRun.id)
-    ).first()
-    if running is not None:
-        if running.policy_version == policy.version:
-            return running
-        raise ConflictError(
-            "a run for an older policy is under way: cancel its task first",
-            code="re_review_running",
-            run_id=running.id,
-            task_id=running.task_id,
-        )
-    newest = session.scalar(
-        sa.select(sa.func.max(Version.id)).where(Version.bucket_id == bucket.id)
-    )
-    run = ReviewRun(
-        tenant_id=bucket.tenant_id,
-        bucket_id=bucket.id,
-        policy=bucket.review_policy,
-        policy_version=policy.version,
-        state=ReviewRunState.RUNNING,
-        until_id=newest or 0,
-        started_by=by[:128],
-        created_at=utc_clock(),
-    )
-    session.add(run)
-    session.flush()
-    run.task_id = catalogue.tasks.enqueue(
-        session,
-        REVIEW_AGAIN,
-        ReviewAgain(run_id=run.id),
-        tenant_id=bucket.tenant_id,
-        region=region_of(session, bucket, "review"),
-    ).id
-    session.flush()
-    session.refresh(run)
-    return run
 
 
 def show_run(session: Session, tenant_id: str | None, run_id: int) -> Progress:
@@ -142,9 +78,13 @@ def lock_run(session: Session, run_id: int) -> ReviewRun | None:
 
 
 def open_reviews(session: Session, run_id: int) -> int:
-    """Count the reviews of a run that are under way."""
+    """Count the re-reviews under way in a run's bucket, also those that older runs have made."""
+    run = session.get(ReviewRun, run_id)
+    if run is None:
+        return 0
+    own = sa.select(ReviewRun.id).where(ReviewRun.bucket_id == run.bucket_id)
     count = session.scalar(
-        sa.select(sa.func.count()).where(Review.run_id == run_id, Review.state == ReviewState.OPEN)
+        sa.select(sa.func.count()).where(Review.run_id.in_(own), Review.state == ReviewState.OPEN)
     )
     return int(count or 0)
 
@@ -161,18 +101,23 @@ def plan_page(session: Session, catalogue: Catalogue, run_id: int) -> int:
     page = _page(session, run)
     if not page:
         return 0
-    policy = ReviewPolicy.model_validate(run.policy)
-    passed = _passed(session, run, page)
-    region = region_of(session, bucket, "review")
-    for version in page:
-        run.seen += 1
-        if (version.sha256, policy.declared_key(version.content_type)) in passed:
-            continue
-        run.planned += 1
-        _enqueue(session, catalogue, run, version, region)
+    _plan(session, catalogue, run, bucket, page)
     run.cursor_id = page[-1].id
     session.flush()
     return len(page)
+
+
+def plan_version(
+    session: Session, catalogue: Catalogue, run: ReviewRun, bucket: Bucket, version: Version
+) -> bool:
+    """Make the review of one version in a locked run, whose cursor may be past it.
+
+    False when it needs none, or has it already.
+    """
+    before = run.planned
+    _plan(session, catalogue, run, bucket, [version])
+    session.flush()
+    return run.planned > before
 
 
 def finish_run(session: Session, run_id: int) -> dict[str, Any]:
@@ -203,6 +148,35 @@ def _page(session: Session, run: ReviewRun) -> list[Version]:
         )
         found += session.scalars(by_index(statement, Version, "ix_versions_bucket"))
     return sorted(found, key=lambda version: version.id)[:PAGE_VERSIONS]
+
+
+def _plan(
+    session: Session,
+    catalogue: Catalogue,
+    run: ReviewRun,
+    bucket: Bucket,
+    page: Sequence[Version],
+) -> None:
+    policy = ReviewPolicy.model_validate(run.policy)
+    passed, known = _passed(session, run, page), _known(session, run, page)
+    region = region_of(session, bucket, "review")
+    for version in page:
+        if version.id in known:
+            continue
+        run.seen += 1
+        if (version.sha256, policy.declared_key(version.content_type)) in passed:
+            continue
+        run.planned += 1
+        _enqueue(session, catalogue, run, version, region)
+
+
+def _known(session: Session, run: ReviewRun, page: Sequence[Version]) -> set[int]:
+    """Return the versions that have their review in this run: they passed their first one late."""
+    ids = [version.id for version in page]
+    rows = session.scalars(
+        sa.select(Review.version_id).where(Review.version_id.in_(ids), Review.run_id == run.id)
+    )
+    return set(rows)
 
 
 def _passed(session: Session, run: ReviewRun, page: Sequence[Version]) -> set[tuple[str, str]]:
@@ -240,7 +214,6 @@ def _enqueue(
         CheckReview(version_id=version.id, blob_id=version.blob_id, review_id=review.id),
         tenant_id=run.tenant_id,
         region=region,
-        # Behind what clients wait for.
-        priority=3,
+        priority=PRIORITY,
         parent_id=run.task_id,
     ).id

@@ -19,6 +19,7 @@ from shared.catalog.sweeps.holds import HoldSweep
 from shared.catalog.sweeps.locations import LocationSweep
 from shared.catalog.sweeps.notifications import NotificationSweep
 from shared.catalog.sweeps.origins import OriginSweep
+from shared.catalog.sweeps.rereviews import RereviewSweep
 from shared.catalog.sweeps.reviews import ReviewSweep
 from shared.catalog.sweeps.sessions import SessionSweep
 from shared.catalog.sweeps.staging import StagingSweep
@@ -62,6 +63,7 @@ class Sweeper:
         self._sweeps: tuple[Sweep, ...] = (
             EndSweep(context, retry=retry),
             ReviewSweep(context),
+            RereviewSweep(context),
             HoldSweep(context),
             BlobSweep(context),
             LocationSweep(context),

@@ -6,14 +6,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from shared.catalog.buckets import get_bucket
+from shared.catalog.buckets import BucketSpec, get_bucket, put_bucket
 from shared.catalog.invariants.reviews import review_breaches
 from shared.catalog.invariants.work import work_breaches
-from shared.catalog.models import Review, ReviewRun, utc_now
+from shared.catalog.models import Review, ReviewRun, Version, utc_now
 from shared.catalog.puts import PutAnswer
 from shared.catalog.reads import open_version
-from shared.catalog.rereviews import runs
+from shared.catalog.rereviews import runs, starting
+from shared.catalog.review_policy import ReviewPolicy
 from shared.core.errors import NotFoundError
+from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.handlers import TENANT, Stand
 
 GOOD = b"a harmless text"
@@ -34,7 +36,7 @@ def stored(stand: Stand, bucket: int, key: str, content: bytes) -> PutAnswer:
 def start(stand: Stand) -> ReviewRun:
     """Start a run over the bucket."""
     return stand.db.run_session(
-        lambda session: runs.start_run(session, stand.catalogue, TENANT, "photos", by="ann")
+        lambda session: starting.start_run(session, stand.catalogue, TENANT, "photos", by="ann")
     )
 
 
@@ -56,6 +58,28 @@ def again(stand: Stand, version_id: int) -> Review:
             sa.select(Review).where(Review.version_id == version_id, Review.run_id != 0)
         ).one()
     )
+
+
+def change(stand: Stand, **policy: Any) -> list[ReviewRun]:
+    """Change the bucket's rules as the API does; returns all its runs, the newest first."""
+
+    def write(session: Any) -> list[ReviewRun]:
+        review = ReviewPolicy.model_validate(policy) if policy else None
+        spec = BucketSpec(channels=["a", "b"], review_policy=review)
+        bucket = put_bucket(session, TENANT, "photos", spec, catalogue=stand.catalogue).bucket
+        return list(runs.list_runs(session, bucket.id, limit=10))
+
+    return stand.db.run_session(write)
+
+
+def end_quarantines(stand: Stand) -> None:
+    """Let the time of all quarantines be over, and what is in them go."""
+    with stand.db.engine.begin() as connection:
+        connection.execute(
+            sa.update(Version).where(Version.state == "blocked").values(staging_until=utc_now(-1))
+        )
+    passes(sweeper(stand))
+    stand.work_all("delete")
 
 
 def is_readable(stand: Stand, key: str) -> bool:

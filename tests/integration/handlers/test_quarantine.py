@@ -9,11 +9,13 @@ import pytest
 import sqlalchemy as sa
 
 from shared.catalog.buckets import delete_bucket, get_bucket
+from shared.catalog.copies import CopyBegun, CopyOrder, copy_object
 from shared.catalog.models import Verdict, Version, utc_now
 from shared.catalog.puts import PutAnswer
 from shared.catalog.quarantine import destroy, release
 from shared.catalog.reads import open_version
 from shared.core.errors import ConflictError, NotFoundError
+from shared.outbox import Fail
 from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.handlers import TENANT, Stand
 
@@ -104,6 +106,27 @@ def test_blocked_content_is_not_released_after_a_delete(stand: Stand) -> None:
     key = stand.version(put.version_id).staging_key
     assert key is not None
     assert stand.is_staged(key)
+
+
+def test_blocked_content_is_released_after_a_copy_to_its_key_has_failed(stand: Stand) -> None:
+    """A copy over channels takes a generation of the key, and leaves no version when it fails."""
+    _, put = blocked(stand)
+    others = stand.bucket("others", channels=["c"], **POLICY)
+    source = stand.put(others, "b.txt", b"a harmless text")
+    stand.work(source.task_id)
+    stand.work_all("upload")
+    order = CopyOrder(
+        source_bucket_id=others,
+        source_key="b.txt",
+        target_bucket_id=stand.version(put.version_id).bucket_id,
+        target_key="a.txt",
+    )
+    copy = stand.db.run_session(lambda session: copy_object(session, stand.catalogue, order))
+    assert isinstance(copy, CopyBegun)
+    stand.bench.answers.settle(stand.claim(copy.task_id), Fail("broken"))
+    act(stand, release, put)
+    assert stand.work_all("upload") == ["completed"]
+    assert stand.stored_bytes(put.version_id) == BAD
 
 
 def test_blocked_content_is_not_released_into_a_bucket_that_is_gone(stand: Stand) -> None:

@@ -19,6 +19,7 @@ from tests.integration.handlers.reviewing_again import (
     OLD,
     again,
     check_invariants,
+    end_quarantines,
     is_readable,
     progress,
     start,
@@ -50,8 +51,12 @@ def test_stored_version_that_fails_now_is_blocked_and_its_bytes_go(
     assert stand.version(odd.version_id).state == "blocked"
     assert stand.object(bucket, "odd").current_version_id is None
     check_invariants(stand)
+    # Its bytes are in quarantine, where they are, until the time is over.
     stand.work_all("delete")
+    assert len(stand.channels.keys("a")) == len(goods) + 1
+    end_quarantines(stand)
     assert len(stand.channels.keys("a")) == len(goods)
+    check_invariants(stand)
     # The verdicts count: nothing is left to be reviewed, and the same content stays out.
     assert progress(stand, _finished(stand)).run.planned == 0
     put = stand.put(bucket, "odd", ODD)
@@ -79,7 +84,7 @@ def test_content_under_two_names_is_blocked_under_both(stand: Stand) -> None:
         "reviewer",
         "verdict",
     }
-    stand.work_all("delete")
+    end_quarantines(stand)
     assert stand.channels.keys("a") == []
 
 
@@ -91,6 +96,7 @@ def test_held_content_is_unreadable_but_its_bytes_stay(stand: Stand) -> None:
     start(stand)
     work(stand)
     assert not is_readable(stand, "odd")
+    end_quarantines(stand)
     assert stand.waiting("delete") == []
     assert len(stand.channels.keys("a")) == 1
 

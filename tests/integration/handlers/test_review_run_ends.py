@@ -62,13 +62,35 @@ def test_run_that_is_cancelled_goes_on_when_it_is_retried(stand: Stand) -> None:
     assert stand.version(put.version_id).state == "blocked"
 
 
-def test_run_for_an_older_policy_is_in_the_way(stand: Stand) -> None:
-    stand.bucket(**OLD)
-    start(stand)
+def test_run_for_newer_rules_takes_the_place_of_an_older_one(stand: Stand) -> None:
+    put = stored(stand, stand.bucket(**OLD), "k", GOOD)
+    stand.bucket(reject_keywords=["harmless"])
+    old = start(stand)
+    assert stand.work(old.task_id) == "completed"
+    (task_id,) = stand.waiting("review")
     stand.bucket(**NEW)
+    new = start(stand)
+    assert new.id != old.id
+    assert progress(stand, old.id).run.state == "superseded"
+    assert stand.work(task_id) == "cancelled"
+    work(stand)
+    assert progress(stand, old.id).reviews == {"superseded": 1}
+    assert progress(stand, new.id).reviews == {"passed": 1}
+    assert stand.version(put.version_id).state == "stored"
+    with pytest.raises(ConflictError):
+        retry(stand.bench.context, task_id, by="ann")
+    check_invariants(stand)
+
+
+def test_run_that_was_cancelled_does_not_go_on_under_other_rules(stand: Stand) -> None:
+    stored(stand, stand.bucket(**OLD), "k", GOOD)
+    stand.bucket(**NEW)
+    run = start(stand)
+    stand.bench.answers.settle(stand.claim(run.task_id), Fail("broken"))
+    stand.bucket(**OLD)
     with pytest.raises(ConflictError) as caught:
-        start(stand)
-    assert caught.value.code == "re_review_running"
+        retry(stand.bench.context, run.task_id or 0, by="ann")
+    assert caught.value.code == "re_review_over"
 
 
 def test_bucket_without_a_policy_cannot_be_reviewed(stand: Stand) -> None:

@@ -1,0 +1,125 @@
+"""Re-reviews that nobody begins or waits for any more, and quarantines of stored bytes.
+
+A release that judges differently gives every policy a new version without any bucket being changed;
+runs that began where nobody served reviews have no task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from shared.catalog.context import Catalogue
+from shared.catalog.models import Bucket, Review, ReviewRun, ReviewRunState, ReviewState
+from shared.catalog.quarantine import end_quarantine, overdue_quarantines
+from shared.catalog.rereviews.rechecking import end_outdated
+from shared.catalog.rereviews.starting import give_task, policy_changed
+from shared.catalog.review_policy import ReviewPolicy
+from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
+
+_UNDECIDED = (ReviewState.OPEN, ReviewState.DOUBTFUL)
+
+
+class RereviewSweep:
+    """Makes one step for each row that it finds, and asks again under the row's lock."""
+
+    name = "rereviews"
+
+    def __init__(self, context: SweepContext) -> None:
+        self._context = context
+
+    def run(self, turn: Pass) -> None:
+        """Make one pass."""
+        catalogue = self._context.catalogue
+        self._each(
+            turn, "policies_changed", _stale_buckets, lambda s, one: _renew(s, catalogue, one)
+        )
+        if catalogue.serves("review"):
+            self._each(
+                turn,
+                "runs_begun",
+                _runs_alone,
+                lambda s, one: give_task(s, catalogue, one) is not None,
+            )
+        self._each(turn, "outdated", _outdated, end_outdated)
+        self._each(
+            turn,
+            "quarantines_ended",
+            lambda s, after: overdue_quarantines(s, limit=PAGE_ROWS, after=after),
+            lambda s, one: end_quarantine(s, catalogue, one),
+        )
+
+    def _each(
+        self,
+        turn: Pass,
+        what: str,
+        find: Callable[[Session, int], Sequence[int]],
+        act: Callable[[Session, int], bool],
+    ) -> None:
+        """Act on all that is found, by ascending id."""
+        db, after = self._context.db, 0
+        while not turn.deadline.expired():
+            page = db.run_session(lambda s, after=after: find(s, after), read_only=True)  # type: ignore[misc]
+            for row_id in page:
+                turn.check()
+                if self._context.limits.dry_run:
+                    turn.counts[what] += 1
+                else:
+                    turn.counts[what] += db.run_session(lambda s, one=row_id: act(s, one))  # type: ignore[misc]
+            if len(page) < PAGE_ROWS:
+                return
+            after = page[-1]
+
+
+def _stale_buckets(session: Session, after: int) -> Sequence[int]:
+    """Return the next buckets whose policy is another version than is written down."""
+    query = sa.select(Bucket).where(Bucket.review_policy_version.is_not(None), Bucket.id > after)
+    found: list[int] = []
+    while len(found) < PAGE_ROWS:
+        page = session.scalars(query.order_by(Bucket.id).limit(PAGE_ROWS)).all()
+        found += [bucket.id for bucket in page if _is_stale(bucket)]
+        if len(page) < PAGE_ROWS:
+            break
+        query = query.where(Bucket.id > page[-1].id)
+    return found[:PAGE_ROWS]
+
+
+def _renew(session: Session, catalogue: Catalogue, bucket_id: int) -> bool:
+    """Write down a policy version that is another one by now, and review what is there again."""
+    bucket = session.get(Bucket, bucket_id, with_for_update=True, populate_existing=True)
+    if bucket is None or not _is_stale(bucket):
+        return False
+    bucket.review_policy_version = ReviewPolicy.model_validate(bucket.review_policy).version
+    session.flush()
+    policy_changed(session, catalogue, bucket)
+    return True
+
+
+def _is_stale(bucket: Bucket) -> bool:
+    if bucket.review_policy is None:
+        return False
+    return bucket.review_policy_version != ReviewPolicy.model_validate(bucket.review_policy).version
+
+
+def _runs_alone(session: Session, after: int) -> Sequence[int]:
+    query = sa.select(ReviewRun.id).where(
+        ReviewRun.state == ReviewRunState.RUNNING,
+        ReviewRun.task_id.is_(None),
+        ReviewRun.id > after,
+    )
+    return session.scalars(query.order_by(ReviewRun.id).limit(PAGE_ROWS)).all()
+
+
+def _outdated(session: Session, after: int) -> Sequence[int]:
+    query = (
+        sa.select(Review.id)
+        .join(ReviewRun, ReviewRun.id == Review.run_id)
+        .where(
+            ReviewRun.state == ReviewRunState.SUPERSEDED,
+            Review.state.in_(_UNDECIDED),
+            Review.id > after,
+        )
+    )
+    return session.scalars(query.order_by(Review.id).limit(PAGE_ROWS)).all()
