@@ -31,6 +31,7 @@ from shared.storage.s3_body import base64_text, hex_of, md5_of, payload, sha256_
 from shared.storage.s3_client import S3Settings, make_client
 from shared.storage.s3_errors import mapped
 from shared.storage.s3_multipart import S3Multipart
+from shared.storage.s3_quick import QuickCalls
 from shared.storage.s3_remote import S3Remote
 
 #: The object metadata that holds the sha256 the writer declared.
@@ -53,6 +54,7 @@ class S3Channel:
             copy_part_bytes=settings.copy_part_bytes,
         )
         self._client, self._transport = make_client(settings)
+        self._quick = QuickCalls(self._client, self._transport, settings)
         self._multipart = S3Multipart(self._client, settings, call=self._call, name=name)
         self._remote = S3Remote(self._client, settings, call=self._call, name=name)
 
@@ -106,7 +108,7 @@ class S3Channel:
             extra["ChecksumAlgorithm"] = "SHA256"
             extra["ChecksumSHA256"] = base64_text(bytes.fromhex(sha256))
         with self._call("put", key, deadline):
-            answer = self._client.put_object(
+            answer = self._quick.put_object(
                 **where,
                 Body=payload(body, lambda: self._in_time(deadline, "put", key)),
                 **extra,
@@ -136,7 +138,7 @@ class S3Channel:
             extra["Range"] = f"bytes={start}-{last}"
         try:
             with self._call("get", key, deadline):
-                answer = self._client.get_object(**where, **extra)
+                answer = self._quick.get_object(**where, **extra)
                 have = int(answer["ContentLength"])
         except ChannelRefused as error:
             if error.facts["status"] != 416:
@@ -187,7 +189,7 @@ class S3Channel:
             extra["ChecksumMode"] = "ENABLED"
         with self._call("head", key, deadline):
             try:
-                answer: Any = self._client.head_object(**where, **extra)
+                answer: Any = self._quick.head_object(**where, **extra)
             except ClientError as error:
                 if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
                     raise

@@ -1,4 +1,4 @@
-"""Sends boto3's requests with the time limits of each call instead of one limit per client.
+"""Sends requests with the time limits of each call instead of one limit per client.
 
 boto3 asks `before-send` handlers for a response before it sends anything itself; ours answers
 always. It keeps boto3's connection classes (they know ``Expect: 100-continue``), reads no proxy and
@@ -38,6 +38,7 @@ _MOST_ANSWER_BYTES = 16 * 1024 * 1024
 #: Requests in one bounded call; boto3 asks for a bucket's region when it is sent elsewhere, also in
 #: answer to that question.
 _MOST_REQUESTS = 3
+_NO_RETRIES = Retry(False)
 
 
 class _Now(threading.local):
@@ -85,7 +86,7 @@ class _SecurePool(AWSHTTPSConnectionPool):
     ConnectionCls = _SecureConnection
 
 
-class _TimedRaw:
+class TimedRaw:
     """A response's bytes, each read under what is left of the deadline."""
 
     def __init__(
@@ -96,6 +97,7 @@ class _TimedRaw:
         self._limit_seconds = limit_seconds
 
     def read(self, amt: int | None = None) -> bytes:
+        """Read what is there, `amt` bytes at most; None reads all of an answer."""
         if amt is None:
             return b"".join(self.stream())
         in_time(self._deadline, channel=_now.channel, action="read")
@@ -120,6 +122,7 @@ class _TimedRaw:
             return  # All bytes are here: the connection went back to its pool.
 
     def close(self) -> None:
+        """Let go of it; the connection is of no use any more unless all was read."""
         self._response.close()
 
 
@@ -173,20 +176,31 @@ class Transport:
 
     def send(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
         """Answer boto3's `before-send` event."""
+        response, raw = self.exchange(request.method, request.url, request.headers, request.body)
+        headers: Any = response.headers
+        answer: Any = AWSResponse(request.url, response.status, headers, raw)
+        if not request.stream_output:
+            _ = answer.content  # Read now, so that the connection goes back to its pool.
+        return cast(AWSResponse, answer)
+
+    def exchange(
+        self, method: str, url: str, headers: Any, body: Any = None
+    ) -> tuple[urllib3.BaseHTTPResponse, TimedRaw]:
+        """Send a request and return the answer's head, and its body unread: read or close it."""
         _now.requests += 1
         if _now.requests > _MOST_REQUESTS:
             raise _strange("sent from place to place")
         deadline = _now.deadline or Deadline(self._read_timeout_seconds)
         read_seconds = max(0.001, deadline.remaining(self._read_timeout_seconds))
         _now.read_seconds = read_seconds
-        target = urllib3.util.parse_url(request.url).request_uri
-        pool: Any = self._manager.connection_from_url(request.url)
+        place = urllib3.util.parse_url(url)
+        pool: Any = self._manager.connection_from_host(place.host, place.port, place.scheme)
         response = pool.urlopen(
-            request.method,
-            target,
-            body=request.body,
-            headers=request.headers,
-            retries=Retry(False),
+            method,
+            place.request_uri,
+            body=body,
+            headers=headers,
+            retries=_NO_RETRIES,
             timeout=Timeout(
                 connect=min(self._connect_timeout_seconds, read_seconds), read=read_seconds
             ),
@@ -194,8 +208,4 @@ class Transport:
             preload_content=False,
             decode_content=False,
         )
-        raw = _TimedRaw(response, deadline, self._read_timeout_seconds)
-        answer: Any = AWSResponse(request.url, response.status, response.headers, raw)
-        if not request.stream_output:
-            _ = answer.content  # Read now, so that the connection goes back to its pool.
-        return cast(AWSResponse, answer)
+        return response, TimedRaw(response, deadline, self._read_timeout_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import os
 import socket
@@ -115,7 +116,7 @@ def test_slow_down_says_for_how_long(server: Scripted, channel: Channel) -> None
     assert caught.value.retry_after_seconds == 12.0
 
 
-@pytest.mark.parametrize("call", ["complete", "copy"])
+@pytest.mark.parametrize("call", ["complete", "copy", "put"])
 def test_an_error_inside_a_200_is_an_error(server: Scripted, channel: Channel, call: str) -> None:
     def script(request: Request) -> None:
         if request.method == "HEAD":
@@ -405,3 +406,62 @@ def test_connections_are_kept_and_used_again(server: Scripted, channel: Channel)
         read(channel, "k")
         channel.head("k", deadline=Deadline(30))
     assert len(ports) == 1
+
+
+def test_only_a_large_body_asks_for_leave_first(server: Scripted, channel: Channel) -> None:
+    """The question costs a round trip, which is more than sending a small body in vain."""
+    server.script = always(200, headers=FOUND)
+    for size, expected in ((1, None), (MEBIBYTE, None), (2 * MEBIBYTE, "100-continue")):
+        data = os.urandom(size)
+        put(channel, "k", data)
+        assert server.requests[-1].headers.get("expect") == expected
+        assert server.requests[-1].headers["content-length"] == str(size)
+        assert server.requests[-1].body == data
+
+
+def test_what_a_provider_tells_of_an_object_is_read_from_its_headers(
+    server: Scripted, channel: Channel
+) -> None:
+    md5, moment = "900150983cd24fb0d6963f7d28e17f72", "2026-11-02T10:00:00.500Z"
+    server.script = always(
+        200,
+        b"abc",
+        {"eTaG": f'"{md5}"', "Last-Modified": moment, "X-Amz-Meta-Blox-Sha256": "s"},
+    )
+    found = channel.head("k", deadline=Deadline(30))
+    assert found is not None
+    assert (found.size, found.md5, found.declared_sha256) == (3, md5, "s")
+    assert found.modified_at == dt.datetime(2026, 11, 2, 10, 0, 0, 500_000)
+    server.script = always(
+        200,
+        b"abc",
+        {"ETag": f'"{md5}"', "Last-Modified": moment, "x-amz-server-side-encryption": "aws:kms"},
+    )
+    found = channel.head("k", deadline=Deadline(30))
+    assert found is not None
+    assert found.md5 is None, "what is encrypted there has an ETag that is no md5"
+
+
+@pytest.mark.parametrize("call", ["put", "get", "head"])
+def test_a_bucket_in_another_region_is_found_there_once_and_for_all(
+    server: Scripted, channel: Channel, call: str
+) -> None:
+    signed_for: list[str] = []
+
+    def script(request: Request) -> None:
+        region = request.headers["authorization"].split("/")[2]
+        signed_for.append(region)
+        if region == "eu-west-9":
+            request.answer(200, b"" if call == "put" else b"abc", FOUND)
+        else:
+            headers = {"x-amz-bucket-region": "eu-west-9"}
+            request.answer(301, error_body("PermanentRedirect"), headers)
+
+    server.script = script
+    calls(channel, Deadline(30))[call]()
+    assert signed_for[-1] == "eu-west-9"
+    if call == "put":
+        assert server.requests[-1].body == b"abc"
+    signed_for.clear()
+    calls(channel, Deadline(30))[call]()
+    assert signed_for == ["eu-west-9"]
