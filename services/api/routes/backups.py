@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse
-from pydantic import Field
+from pydantic import Field, field_validator
 from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
+from services.api.paging import PagingDep
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName
-from services.api.views import DEFAULT_LIMIT, MAX_ID, Cursor, Limit, PageView, Time, View
+from services.api.views import MAX_ID, PageView, Time, View
 from shared.catalog.accounts import Principal
+from shared.catalog.backups.counts import shown
+from shared.catalog.backups.listing import ListedItem, list_items
 from shared.catalog.backups.retention import prune_run
 from shared.catalog.backups.runs import cancel_run, enqueue_prune, manual_slot, open_run
 from shared.catalog.buckets import get_bucket
-from shared.catalog.models import BackupRun, BackupRunState
+from shared.catalog.models import BackupItemState, BackupRun, BackupRunState
 from shared.catalog.regions import region_of
 from shared.core.errors import NotFoundError
 
@@ -41,7 +43,9 @@ class BackupView(View):
     )
     snapshot_at: Time | None = Field(description="The moment whose versions it holds.")
     counts: dict[str, Any] | None = Field(
-        description="Contents by what became of them; `lost` ones could be read nowhere."
+        description="Contents by what became of them. `lost` ones could be read nowhere, `failed` "
+        "ones not be read or copied in time: a complete backup without them is not whole, and its "
+        "manifest says of how many versions it is `lacking` the bytes."
     )
     manifest_sha256: str | None
     pins_until: Time | None = Field(
@@ -50,6 +54,28 @@ class BackupView(View):
     task_id: int | None
     error_code: str | None
     created_at: Time
+    ended_at: Time | None
+
+    @field_validator("counts")
+    @classmethod
+    def _only_counts(cls, counts: dict[str, Any] | None) -> dict[str, Any] | None:
+        return shown(counts or {}) or None
+
+
+class BackupItemView(View):
+    """One content of a backup, and what became of it."""
+
+    id: int
+    blob_id: int
+    keys: list[str] = Field(description="Some of the keys under which the bucket had it.")
+    state: str = Field(description="`open`, `done`, `lost`, `failed` or `cancelled`.")
+    size: int = Field(validation_alias="size_bytes")
+    is_reused: bool
+    error_code: str | None = Field(
+        description="`source_lost`: every copy is missing or damaged. `source_unavailable`: no "
+        "channel with a copy answered while the backup waited."
+    )
+    task_id: int | None
     ended_at: Time | None
 
 
@@ -86,28 +112,19 @@ async def post_backup(caller: CallerDep, bucket: BucketName, ticket: TicketDep) 
 async def get_backups(
     caller: CallerDep,
     bucket: BucketName,
+    paging: PagingDep,
     state: Annotated[BackupRunState | None, Query(description="Only those.")] = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> PageView[BackupView]:
     """The backups of a bucket. Scope `backups:read`."""
 
     def work(session: Session, principal: Principal) -> list[BackupRun]:
         found = get_bucket(session, principal.tenant_id, bucket)
-        query = sa.select(BackupRun).where(
-            BackupRun.bucket_id == found.id, BackupRun.state != BackupRunState.FOLLOWING
-        )
+        where = [BackupRun.bucket_id == found.id, BackupRun.state != BackupRunState.FOLLOWING]
         if state is not None:
-            query = query.where(BackupRun.state == state)
-        if cursor is not None:
-            query = query.where(BackupRun.id < cursor)
-        return list(session.scalars(query.order_by(BackupRun.id.desc()).limit(limit + 1)))
+            where.append(BackupRun.state == state)
+        return paging.newest(session, BackupRun, *where)
 
-    rows = await caller.read("backups:read", work)
-    return PageView(
-        items=[BackupView.model_validate(row) for row in rows[:limit]],
-        next_cursor=rows[limit - 1].id if len(rows) > limit else None,
-    )
+    return paging.show(await caller.read("backups:read", work), BackupView)
 
 
 @router.get("/buckets/{bucket}/backups/{run_id}", summary="Show a backup")
@@ -118,6 +135,26 @@ async def get_backup(caller: CallerDep, bucket: BucketName, run_id: RunId) -> Ba
         return _find(session, principal, bucket, run_id)
 
     return BackupView.model_validate(await caller.read("backups:read", work))
+
+
+@router.get("/buckets/{bucket}/backups/{run_id}/items", summary="List a backup's contents")
+async def get_backup_items(
+    caller: CallerDep,
+    bucket: BucketName,
+    run_id: RunId,
+    paging: PagingDep,
+    state: Annotated[
+        BackupItemState | None,
+        Query(description="Only those: what it lacks is `lost` or `failed`."),
+    ] = None,
+) -> PageView[BackupItemView]:
+    """The contents of a backup, until it is dropped. Scope `backups:read`."""
+
+    def work(session: Session, principal: Principal) -> list[ListedItem]:
+        run = _find(session, principal, bucket, run_id)
+        return list_items(session, run, state=state, after=paging.cursor or 0, limit=paging.rows)
+
+    return paging.show(await caller.read("backups:read", work), BackupItemView)
 
 
 @router.post(

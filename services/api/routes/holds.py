@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import Annotated
 
 import sqlalchemy as sa
@@ -15,14 +16,12 @@ from services.api.auth import actor
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
+from services.api.paging import PagingDep
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName
 from services.api.routes.tasks import visible_tenant
 from services.api.views import (
-    DEFAULT_LIMIT,
     MAX_ID,
-    Cursor,
-    Limit,
     OrderBody,
     PageView,
     Time,
@@ -89,7 +88,7 @@ async def post_hold(
             by=actor(principal),
         )
         session.refresh(hold)
-        return Answer(201, _view(session, hold))
+        return Answer(201, _view(session, hold).model_dump(mode="json"))
 
     return await write_once(caller, "holds:write", ticket, work)
 
@@ -97,26 +96,19 @@ async def post_hold(
 @router.get("/holds", summary="List holds, newest first")
 async def get_holds(
     caller: CallerDep,
+    paging: PagingDep,
     state: Annotated[HoldState, Query(description="Those in this state.")] = HoldState.ACTIVE,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> PageView[HoldView]:
     """Holds of the key's tenant; an admin sees every tenant's. Scope `holds:read`."""
 
     def work(session: Session, principal: Principal) -> list[HoldView]:
         tenant = visible_tenant(principal, None)
-        query = sa.select(Hold).where(Hold.state == state)
+        where = [Hold.state == state]
         if tenant is not None:
-            query = query.where(Hold.tenant_id == tenant)
-        if cursor is not None:
-            query = query.where(Hold.id < cursor)
-        rows = session.scalars(query.order_by(Hold.id.desc()).limit(limit + 1)).all()
-        return [HoldView.model_validate(_view(session, hold)) for hold in rows]
+            where.append(Hold.tenant_id == tenant)
+        return _views(session, paging.newest(session, Hold, *where))
 
-    found = await caller.read("holds:read", work)
-    return PageView(
-        items=found[:limit], next_cursor=found[limit - 1].id if len(found) > limit else None
-    )
+    return paging.show(await caller.read("holds:read", work), HoldView)
 
 
 @router.get("/holds/{hold_id}", summary="Show a hold")
@@ -124,8 +116,9 @@ async def get_hold(caller: CallerDep, hold_id: HoldId) -> HoldView:
     """A hold, also one that is over. Scope `holds:read`."""
 
     def work(session: Session, principal: Principal) -> HoldView:
-        hold = find_hold(session, hold_id, tenant_id=visible_tenant(principal, None))
-        return HoldView.model_validate(_view(session, hold))
+        return _view(
+            session, find_hold(session, hold_id, tenant_id=visible_tenant(principal, None))
+        )
 
     return await caller.read("holds:read", work)
 
@@ -145,28 +138,28 @@ async def delete_hold(caller: CallerDep, hold_id: HoldId) -> HoldView:
             tenant_id=visible_tenant(principal, None),
             by=actor(principal),
         )
-        return HoldView.model_validate(_view(session, hold))
+        return _view(session, hold)
 
     return await caller.write("holds:write", work)
 
 
-def _view(session: Session, hold: Hold) -> dict[str, object]:
-    bucket, key, sha256, size = session.execute(
-        sa.select(Bucket.name, ObjectRow.key, Version.sha256, Version.size_bytes)
-        .select_from(Version)
-        .join(ObjectRow, ObjectRow.id == Version.object_id)
-        .outerjoin(Bucket, Bucket.id == Version.bucket_id)
-        .where(Version.id == hold.version_id)
-    ).one()
-    view = HoldView(
-        bucket=bucket,
-        key=key,
-        sha256=sha256,
-        size=size,
-        **{
-            name: getattr(hold, name)
-            for name in HoldView.model_fields
-            if name not in {"bucket", "key", "sha256", "size"}
-        },
-    )
-    return view.model_dump(mode="json")
+def _view(session: Session, hold: Hold) -> HoldView:
+    return _views(session, [hold])[0]
+
+
+def _views(session: Session, holds: Sequence[Hold]) -> list[HoldView]:
+    """Return what is shown of holds, with what they keep, read at once for all of them."""
+    kept = {
+        version_id: {"bucket": bucket, "key": key, "sha256": sha256, "size": size}
+        for version_id, bucket, key, sha256, size in session.execute(
+            sa.select(Version.id, Bucket.name, ObjectRow.key, Version.sha256, Version.size_bytes)
+            .join(ObjectRow, ObjectRow.id == Version.object_id)
+            .outerjoin(Bucket, Bucket.id == Version.bucket_id)
+            .where(Version.id.in_({hold.version_id for hold in holds}))
+        )
+    }
+    own = HoldView.model_fields.keys() - {"bucket", "key", "sha256", "size"}
+    return [
+        HoldView(**kept[hold.version_id], **{name: getattr(hold, name) for name in own})
+        for hold in holds
+    ]

@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
 from services.api.json_route import JsonRoute
-from services.api.views import DEFAULT_LIMIT, NAME_PATTERN, Cursor, Limit, PageView, Time, View
+from services.api.paging import PagingDep
+from services.api.views import NAME_PATTERN, PageView, Time, View
 from shared.catalog.accounts import ADMIN, Principal
 from shared.catalog.parked import list_parked
 
@@ -32,19 +33,15 @@ class ParkedView(View):
 @router.get("/parked-deletions", summary="List deletions that a channel refuses")
 async def get_parked(
     caller: CallerDep,
+    paging: PagingDep,
     channel: Annotated[
         str | None, Query(max_length=64, pattern=NAME_PATTERN, description="Only of this one.")
     ] = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> PageView[ParkedView]:
     """Copies that could not be deleted yet, of every tenant, oldest first. Scope `admin`."""
 
     def work(session: Session, _: Principal) -> list[ParkedView]:
-        rows = list_parked(session, after=cursor or 0, limit=limit + 1, channel=channel)
+        rows = list_parked(session, after=paging.cursor or 0, limit=paging.rows, channel=channel)
         return [ParkedView.model_validate(row) for row in rows]
 
-    found = await caller.read(ADMIN, work)
-    return PageView(
-        items=found[:limit], next_cursor=found[limit - 1].id if len(found) > limit else None
-    )
+    return paging.show(await caller.read(ADMIN, work), ParkedView)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse
 from pydantic import Field
@@ -14,9 +13,10 @@ from services.api.auth import actor
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
+from services.api.paging import PagingDep
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName
-from services.api.views import DEFAULT_LIMIT, MAX_ID, Cursor, Limit, OrderBody, PageView, Time, View
+from services.api.views import MAX_ID, OrderBody, PageView, Time, View
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.models import Removal
@@ -103,19 +103,12 @@ async def get_removal(caller: CallerDep, bucket: BucketName, removal_id: Removal
 
 @router.get("/buckets/{bucket}/removals", summary="List removals, newest first")
 async def get_removals(
-    caller: CallerDep, bucket: BucketName, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
+    caller: CallerDep, bucket: BucketName, paging: PagingDep
 ) -> PageView[RemovalView]:
     """Deletions by prefix of a bucket. Scope `objects:read`."""
 
     def work(session: Session, principal: Principal) -> list[Removal]:
         found = get_bucket(session, principal.tenant_id, bucket)
-        query = sa.select(Removal).where(Removal.bucket_id == found.id)
-        if cursor is not None:
-            query = query.where(Removal.id < cursor)
-        return list(session.scalars(query.order_by(Removal.id.desc()).limit(limit + 1)))
+        return paging.newest(session, Removal, Removal.bucket_id == found.id)
 
-    rows = await caller.read("objects:read", work)
-    return PageView(
-        items=[RemovalView.model_validate(row) for row in rows[:limit]],
-        next_cursor=rows[limit - 1].id if len(rows) > limit else None,
-    )
+    return paging.show(await caller.read("objects:read", work), RemovalView)

@@ -10,13 +10,11 @@ from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep
 from services.api.json_route import JsonRoute
+from services.api.paging import PagingDep
 from services.api.routes.puts import BucketName
 from services.api.routes.tasks import visible_tenant
 from services.api.views import (
-    DEFAULT_LIMIT,
     NAME_PATTERN,
-    Cursor,
-    Limit,
     PageView,
     TenantFilter,
     Time,
@@ -101,31 +99,27 @@ class AuditList(View):
 @router.get("/replicas", summary="List copies on other channels")
 async def get_replicas(
     caller: CallerDep,
+    paging: PagingDep,
     state: Annotated[
         ReplicaState | None, Query(description="Those in this state; else pending and failed.")
     ] = None,
     channel: Annotated[str | None, Query(max_length=64, pattern=NAME_PATTERN)] = None,
     tenant: TenantFilter = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> PageView[ReplicaView]:
     """Copies that wait or have failed, oldest first, with their next try. Scope `buckets:read`."""
 
-    def work(session: Session, principal: Principal) -> list[ReplicaLine]:
-        return list_replicas(
+    def work(session: Session, principal: Principal) -> list[ReplicaView]:
+        lines = list_replicas(
             session,
             visible_tenant(principal, tenant),
             state=state,
             channel=channel,
-            after=cursor or 0,
-            limit=limit + 1,
+            after=paging.cursor or 0,
+            limit=paging.rows,
         )
+        return [_replica(line) for line in lines]
 
-    found = await caller.read("buckets:read", work)
-    return PageView(
-        items=[_replica(line) for line in found[:limit]],
-        next_cursor=found[limit - 1].replica.id if len(found) > limit else None,
-    )
+    return paging.show(await caller.read("buckets:read", work), ReplicaView)
 
 
 @router.get("/buckets/{bucket}/replicas", summary="Show how far a bucket's copies are")

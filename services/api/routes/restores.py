@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse
 from pydantic import Field
@@ -13,14 +12,12 @@ from sqlalchemy.orm import Session
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
+from services.api.paging import PagingDep
 from services.api.posts import write_once
 from services.api.routes.puts import BucketName
 from services.api.routes.tasks import visible_tenant
 from services.api.views import (
-    DEFAULT_LIMIT,
     MAX_ID,
-    Cursor,
-    Limit,
     PageView,
     Time,
     View,
@@ -125,22 +122,15 @@ async def post_restore(
 
 @router.get("/buckets/{bucket}/restores", summary="List restores, newest first")
 async def get_restores(
-    caller: CallerDep, bucket: BucketName, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
+    caller: CallerDep, bucket: BucketName, paging: PagingDep
 ) -> PageView[RestoreView]:
     """The restores of a bucket. Scope `backups:read`."""
 
     def work(session: Session, principal: Principal) -> list[Restore]:
         found = get_bucket(session, principal.tenant_id, bucket)
-        query = sa.select(Restore).where(Restore.bucket_id == found.id)
-        if cursor is not None:
-            query = query.where(Restore.id < cursor)
-        return list(session.scalars(query.order_by(Restore.id.desc()).limit(limit + 1)))
+        return paging.newest(session, Restore, Restore.bucket_id == found.id)
 
-    rows = await caller.read("backups:read", work)
-    return PageView(
-        items=[RestoreView.model_validate(row) for row in rows[:limit]],
-        next_cursor=rows[limit - 1].id if len(rows) > limit else None,
-    )
+    return paging.show(await caller.read("backups:read", work), RestoreView)
 
 
 @router.get("/buckets/{bucket}/restores/{restore_id}", summary="Show a restore")
@@ -158,28 +148,21 @@ async def get_restore_items(
     caller: CallerDep,
     bucket: BucketName,
     restore_id: RestoreId,
+    paging: PagingDep,
     outcome: Annotated[
         str | None, Query(max_length=16, pattern=r"^[a-z]*$", description="Only those.")
     ] = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> PageView[RestoreItemView]:
     """The keys that a restore has met; a dry run keeps none. Scope `backups:read`."""
 
     def work(session: Session, principal: Principal) -> list[RestoreItem]:
         restore = _find(session, principal, bucket, restore_id)
-        query = sa.select(RestoreItem).where(RestoreItem.restore_id == restore.id)
+        where = [RestoreItem.restore_id == restore.id]
         if outcome is not None:
-            query = query.where(RestoreItem.outcome == outcome)
-        if cursor is not None:
-            query = query.where(RestoreItem.id > cursor)
-        return list(session.scalars(query.order_by(RestoreItem.id).limit(limit + 1)))
+            where.append(RestoreItem.outcome == outcome)
+        return paging.oldest(session, RestoreItem, *where)
 
-    rows = await caller.read("backups:read", work)
-    return PageView(
-        items=[RestoreItemView.model_validate(row) for row in rows[:limit]],
-        next_cursor=rows[limit - 1].id if len(rows) > limit else None,
-    )
+    return paging.show(await caller.read("backups:read", work), RestoreItemView)
 
 
 @router.post(
@@ -203,9 +186,8 @@ async def cancel_a_restore(
 @router.get("/losses", summary="List lost copies, newest first")
 async def get_losses(
     caller: CallerDep,
+    paging: PagingDep,
     state: Annotated[LossState | None, Query(description="Only those.")] = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> PageView[LossView]:
     """Copies that were found missing or damaged; an admin sees every tenant's.
 
@@ -213,21 +195,15 @@ async def get_losses(
     """
 
     def work(session: Session, principal: Principal) -> list[Loss]:
-        query = sa.select(Loss)
-        tenant: Any = visible_tenant(principal, None)
+        where = []
+        tenant = visible_tenant(principal, None)
         if tenant is not None:
-            query = query.where(Loss.tenant_id == tenant)
+            where.append(Loss.tenant_id == tenant)
         if state is not None:
-            query = query.where(Loss.state == state)
-        if cursor is not None:
-            query = query.where(Loss.id < cursor)
-        return list(session.scalars(query.order_by(Loss.id.desc()).limit(limit + 1)))
+            where.append(Loss.state == state)
+        return paging.newest(session, Loss, *where)
 
-    rows = await caller.read("backups:read", work)
-    return PageView(
-        items=[LossView.model_validate(row) for row in rows[:limit]],
-        next_cursor=rows[limit - 1].id if len(rows) > limit else None,
-    )
+    return paging.show(await caller.read("backups:read", work), LossView)
 
 
 def _find(session: Session, principal: Principal, bucket: str, restore_id: int) -> Restore:

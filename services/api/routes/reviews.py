@@ -14,11 +14,12 @@ from services.api.auth import actor
 from services.api.deps import Caller, CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
+from services.api.paging import PagingDep
 from services.api.posts import write_once
 from services.api.review_queries import ReviewRow, list_reviews, show_review
 from services.api.routes.tasks import visible_tenant
 from services.api.storing import discard
-from services.api.views import DEFAULT_LIMIT, MAX_ID, Cursor, Limit, OrderBody, PageView, Time, View
+from services.api.views import MAX_ID, OrderBody, PageView, Time, View
 from shared.catalog.accounts import Principal
 from shared.catalog.models import ReviewState
 from shared.catalog.quarantine import destroy, release
@@ -81,23 +82,18 @@ class DecidedView(BaseModel):
 @router.get("/reviews", summary="List reviews, newest first")
 async def get_reviews(
     caller: CallerDep,
+    paging: PagingDep,
     state: Annotated[
         ReviewState | None, Query(description="`doubtful` are those that wait for a person.")
     ] = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> PageView[ReviewView]:
     """Reviews of the key's tenant; an admin sees every tenant's. Scope `reviews:read`."""
 
     def work(session: Session, principal: Principal) -> list[ReviewRow]:
         tenant = visible_tenant(principal, None)
-        return list_reviews(session, tenant, state=state, before=cursor, limit=limit + 1)
+        return list_reviews(session, tenant, state=state, before=paging.cursor, limit=paging.rows)
 
-    rows = await caller.read("reviews:read", work)
-    return PageView(
-        items=[ReviewView.model_validate(row) for row in rows[:limit]],
-        next_cursor=rows[limit - 1].id if len(rows) > limit else None,
-    )
+    return paging.show(await caller.read("reviews:read", work), ReviewView)
 
 
 @router.get("/reviews/{review_id}", summary="Show a review")
@@ -176,7 +172,8 @@ async def destroy_content(
     decision: Annotated[Decision | None, Body()] = None,
 ) -> JSONResponse:
     """Remove the bytes of blocked content before their time. Scope `reviews:write`."""
-    deps, keys = caller.api.deps, set()
+    deps = caller.api.deps
+    keys: set[str] = set()
 
     def work(session: Session, principal: Principal) -> Answer:
         key = destroy(
@@ -187,7 +184,8 @@ async def destroy_content(
             reason="" if decision is None else decision.reason,
             tenant_id=visible_tenant(principal, None),
         )
-        keys.add(key)
+        if key is not None:
+            keys.add(key)
         return Answer(200, {"id": review_id, "state": str(ReviewState.REJECTED)})
 
     response = await write_once(caller, "reviews:write", ticket, work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -14,9 +15,10 @@ from services.api.auth import actor
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
+from services.api.paging import PagingDep
 from services.api.posts import act_once, write_once
 from services.api.vetting import vet_address
-from services.api.views import DEFAULT_LIMIT, MAX_ID, Cursor, Limit, PageView, Time, View
+from services.api.views import MAX_ID, PageView, Time, View
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.models import Bucket, Delivery, DeliveryState, Notification, Subscription
@@ -182,7 +184,7 @@ async def get_subscriptions(caller: CallerDep) -> SubscriptionList:
 
     def work(session: Session, principal: Principal) -> SubscriptionList:
         found = list_subscriptions(session, principal.tenant_id)
-        return SubscriptionList(items=[_view(session, one) for one in found])
+        return SubscriptionList(items=_views(session, found))
 
     return await caller.read(READ, work)
 
@@ -316,27 +318,20 @@ async def replay_subscription(
 @router.get("/deliveries", summary="List deliveries, newest first")
 async def get_deliveries(
     caller: CallerDep,
+    paging: PagingDep,
     subscription: Annotated[int, Query(ge=1, le=MAX_ID, description="To this subscription.")],
     state: Annotated[DeliveryState | None, Query(description="Those in this state.")] = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> PageView[DeliveryView]:
     """What was sent to a subscription, and what came of it. Scope `notifications:read`."""
 
     def work(session: Session, principal: Principal) -> list[DeliveryView]:
         found = find_subscription(session, principal.tenant_id, subscription)
-        query = sa.select(Delivery).where(Delivery.subscription_id == found.id)
+        where = [Delivery.subscription_id == found.id]
         if state is not None:
-            query = query.where(Delivery.state == state)
-        if cursor is not None:
-            query = query.where(Delivery.id < cursor)
-        rows = session.scalars(query.order_by(Delivery.id.desc()).limit(limit + 1)).all()
-        return [_shown(session, one) for one in rows]
+            where.append(Delivery.state == state)
+        return _all_shown(session, paging.newest(session, Delivery, *where))
 
-    found = await caller.read(READ, work)
-    return PageView(
-        items=found[:limit], next_cursor=found[limit - 1].id if len(found) > limit else None
-    )
+    return paging.show(await caller.read(READ, work), DeliveryView)
 
 
 @router.post(
@@ -378,20 +373,42 @@ async def replay_delivery(
 
 
 def _view(session: Session, subscription: Subscription) -> SubscriptionView:
-    bucket = None
-    if subscription.bucket_id is not None:
-        bucket = session.scalar(sa.select(Bucket.name).where(Bucket.id == subscription.bucket_id))
-    names = set(SubscriptionView.model_fields) - {"bucket", "is_bucket_gone"}
-    is_bucket_gone = bucket is None and subscription.bucket_id is not None
-    fields = {name: getattr(subscription, name) for name in names}
-    return SubscriptionView(bucket=bucket, is_bucket_gone=is_bucket_gone, **fields)
+    return _views(session, [subscription])[0]
+
+
+def _views(session: Session, found: Sequence[Subscription]) -> list[SubscriptionView]:
+    """Return what is shown of subscriptions, with the names of their buckets."""
+    ids = {one.bucket_id for one in found} - {None}
+    names: dict[int | None, str] = {}
+    if ids:
+        query = sa.select(Bucket.id, Bucket.name).where(Bucket.id.in_(ids))
+        names = {row.id: row.name for row in session.execute(query)}
+    own = SubscriptionView.model_fields.keys() - {"bucket", "is_bucket_gone"}
+    return [
+        SubscriptionView(
+            bucket=names.get(one.bucket_id),
+            is_bucket_gone=one.bucket_id is not None and one.bucket_id not in names,
+            **{name: getattr(one, name) for name in own},
+        )
+        for one in found
+    ]
 
 
 def _shown(session: Session, delivery: Delivery) -> DeliveryView:
-    notification = session.get_one(Notification, delivery.notification_id)
-    names = set(DeliveryView.model_fields) - {"type", "data"}
-    return DeliveryView(
-        type=notification.type,
-        data=shown_data(notification),
-        **{name: getattr(delivery, name) for name in names},
-    )
+    return _all_shown(session, [delivery])[0]
+
+
+def _all_shown(session: Session, deliveries: Sequence[Delivery]) -> list[DeliveryView]:
+    """Return what is shown of deliveries, with their events, read at once for all of them."""
+    ids = {one.notification_id for one in deliveries}
+    query = sa.select(Notification).where(Notification.id.in_(ids))
+    events = {event.id: event for event in session.scalars(query)}
+    own = DeliveryView.model_fields.keys() - {"type", "data"}
+    return [
+        DeliveryView(
+            type=events[one.notification_id].type,
+            data=shown_data(events[one.notification_id]),
+            **{name: getattr(one, name) for name in own},
+        )
+        for one in deliveries
+    ]
