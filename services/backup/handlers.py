@@ -12,6 +12,7 @@ import structlog
 from sqlalchemy.orm import Session
 
 from services.backup import rules
+from services.backup.auditing import audit_before_run
 from services.backup.deps import Deps
 from services.backup.writing import write_manifest
 from shared.catalog import fenced
@@ -40,8 +41,9 @@ def run(execution: Execution, payload: RunBackup, deps: Deps) -> Snooze | Fail |
     """Carry a run on as far as it goes now.
 
     Waits uncounted for its items, whose last one wakes it. Completes the task in the commit that
-    makes the run complete. Fails when an item failed for good, or the pins were held for a day: the
-    next run finds on the target what was copied.
+    makes the run complete, also when some contents could not be read or copied: its manifest says
+    which. Fails when there is nothing that it could name, or the pins were held for a day: the next
+    run finds on the target what was copied.
     """
     failpoint("backup.claimed")
     current = deps.db.run_session(lambda session: _read(session, payload.run_id), read_only=True)
@@ -49,6 +51,9 @@ def run(execution: Execution, payload: RunBackup, deps: Deps) -> Snooze | Fail |
         return None
     if current.state != BackupRunState.OPEN:
         raise SupersededError(f"the run is {current.state}", run_id=current.id)
+    begun = Cursor.load(current.cursor)
+    if begun.is_first_page and not begun.is_last:
+        audit_before_run(execution, current.target, deps)
     cursor = _enumerate(execution, current, deps)
     counts, seconds_left, age_seconds = _count(execution, current.id, deps)
     if not cursor.is_last:
@@ -57,8 +62,6 @@ def run(execution: Execution, payload: RunBackup, deps: Deps) -> Snooze | Fail |
             return Snooze(wait_seconds, reason="commits may be under way from before the snapshot")
         _enumerate_again(execution, current.id, deps)
         counts, seconds_left, age_seconds = _count(execution, current.id, deps)
-    if counts["failed"]:
-        return Fail("items_failed", f"{counts['failed']} contents could not be copied")
     if seconds_left <= 0:
         return Fail(PINS_EXPIRED, "contents are held back from deletion for a day at most")
     if counts["open"]:
@@ -67,12 +70,19 @@ def run(execution: Execution, payload: RunBackup, deps: Deps) -> Snooze | Fail |
             reason=f"{counts['open']} contents are to be copied",
             ready=lambda session: _is_ready(session, payload.run_id),
         )
+    if counts["failed"] and not (counts["copied"] or counts["reused"]):
+        return Fail("items_failed", f"none of {counts['failed']} contents could be copied")
     failpoint("backup.items_ended")
     with deps.slots.hold(execution, deps.channels.find(current.target)):
         write_manifest(execution, current.id, counts, deps)
     failpoint("backup.after_commit")
-    if counts["lost"]:
-        _log.error("backup_incomplete", run_id=current.id, lost=counts["lost"])
+    if counts["lost"] or counts["failed"]:
+        _log.error(
+            "backup_incomplete",
+            run_id=current.id,
+            lost=counts["lost"],
+            failed=counts["failed"],
+        )
     return None
 
 

@@ -72,7 +72,12 @@ def _outlived(session: Session, payload: PruneBackups) -> list[int]:
     if policy is None or policy.target != payload.target or now is None:
         return []
     runs = retention.complete_runs(session, payload.bucket_id, payload.target)
-    kept = [rules.Kept(run.id, run.snapshot_at) for run in runs if run.snapshot_at is not None]
+    whole = retention.whole_runs(session, runs)
+    kept = [
+        rules.Kept(run.id, run.snapshot_at, run.id in whole)
+        for run in runs
+        if run.snapshot_at is not None
+    ]
     return rules.outlived(kept, policy, now=now)
 
 
@@ -103,7 +108,9 @@ def _condemn(execution: Execution, payload: PruneBackups, deps: Deps) -> float |
     """Condemn what nothing needs; returns the seconds until the next one may go, if one waits."""
     tenant_id, after, first = execution.task.tenant_id, 0, None
     grace = deps.db.run_session(
-        lambda session: retention.grace_seconds(session, tenant_id, payload.target),
+        lambda session: retention.grace_seconds(
+            session, tenant_id, payload.target, bucket_id=payload.bucket_id
+        ),
         read_only=True,
     )
     while True:

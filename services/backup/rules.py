@@ -21,6 +21,8 @@ class Kept(NamedTuple):
 
     run_id: int
     snapshot_at: dt.datetime
+    #: It lacks no content, and its manifest is there.
+    is_whole: bool = True
 
 
 def wait_seconds(age_seconds: float) -> float:
@@ -31,11 +33,13 @@ def wait_seconds(age_seconds: float) -> float:
 def outlived(runs: Sequence[Kept], policy: BackupPolicy, *, now: dt.datetime) -> list[int]:
     """Return the complete runs that are kept no longer, given newest first.
 
-    The newest one always stays: there would be nothing to restore from.
+    The newest one always stays: there would be nothing to restore from. So does the newest whole
+    one: what the newer ones lack may be there and nowhere else.
     """
     gone = []
+    best = next((run.run_id for run in runs if run.is_whole), None)
     for place, run in enumerate(runs):
-        if place == 0:
+        if place == 0 or run.run_id == best:
             continue
         is_surplus = policy.keep_runs is not None and place >= policy.keep_runs
         is_old = policy.keep_days is not None and run.snapshot_at < now - dt.timedelta(

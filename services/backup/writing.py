@@ -21,11 +21,12 @@ from shared.catalog.backups.contents import (
     lock_content_ids,
     store_content,
 )
+from shared.catalog.backups.counts import shown
 from shared.catalog.backups.runs import enqueue_prune, has_open_items, lock_run, policy_of
 from shared.catalog.backups.snapshot import Cursor
 from shared.catalog.models import BackupContentState, BackupRun, BackupRunState, Bucket, utc_clock
 from shared.catalog.store import IntentLost
-from shared.core.errors import SupersededError
+from shared.core.errors import SupersededError, TransientError
 from shared.core.failpoints import failpoint
 from shared.outbox import Execution
 from shared.outbox.completion import Completion
@@ -49,6 +50,7 @@ class Written:
     size: int
     etag: str
     entries: int
+    lacking: int
 
 
 def write_manifest(execution: Execution, run_id: int, counts: dict[str, Any], deps: Deps) -> None:
@@ -107,7 +109,7 @@ def _stream(
             body=lambda session: keep_content_upload(session, content_id, upload_id),
         )
 
-    entries = size = 0
+    entries = size = lacking = 0
     with Crew[object](check=execution.check, deadline=execution.deadline) as crew:
         stream = _Stream(execution, opened, key, crew, keep)
         stream.write(manifest.head_line(run, bucket))
@@ -119,11 +121,13 @@ def _stream(
                 ),
                 read_only=True,
             )
-            entries += len(page)
-            size += sum(entry.size for entry in page)
+            whole = [entry for entry in page if not entry.lacks]
+            entries += len(whole)
+            lacking += len(page) - len(whole)
+            size += sum(entry.size for entry in whole)
             stream.write(b"".join(entry.line() for entry in page))
             failpoint("backup.after_entries")
-        stream.write(manifest.tail_line(entries=entries, size=size))
+        stream.write(manifest.tail_line(entries=entries, size=size, lacking=lacking))
         stream.finish()
     proof = verify(
         opened,
@@ -133,7 +137,7 @@ def _stream(
         check=execution.check,
         deadline=execution.deadline,
     )
-    return Written(content_id, stream.sha256, stream.size, proof.etag, entries)
+    return Written(content_id, stream.sha256, stream.size, proof.etag, entries, lacking)
 
 
 class _Stream:
@@ -227,7 +231,7 @@ class _RunCommit:
         if run is None or run.state != BackupRunState.OPEN:
             raise SupersededError("the run is over", run_id=self._run_id)
         if has_open_items(session, run.id):
-            raise AssertionError("a manifest is written when all items have ended")
+            raise TransientError("an item was opened again while the manifest was written")
         content = lock_content_ids(session, [written.content_id]).get(written.content_id)
         if content is None or content.state != BackupContentState.INTENT:
             raise IntentLost("a sweep has taken the manifest", run_id=run.id)
@@ -238,6 +242,7 @@ class _RunCommit:
         run.counts = {
             **self._counts,
             "entries": written.entries,
+            "lacking": written.lacking,
             "manifest_bytes": written.size,
         }
         run.pins_until, run.ended_at = None, utc_clock()
@@ -251,4 +256,4 @@ class _RunCommit:
                 bucket_id=run.bucket_id,
                 target=run.target,
             )
-        tx.result = {"run_id": run.id, **run.counts}
+        tx.result = {"run_id": run.id, **shown(run.counts)}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 
 import structlog
 
 from services.restore.deps import Deps
-from shared.catalog.backups.contents import note_damage
+from shared.catalog.backups.damage import note_damage, note_right
+from shared.catalog.backups.held import HeldCopy, held_copies
 from shared.catalog.backups.manifest import Entry
-from shared.catalog.restores.blobs import HeldCopy, held_copies
 from shared.core.errors import RequestError
 from shared.outbox import Execution
 from shared.storage.errors import ChannelError, ObjectMissing, SourceUnavailable
@@ -24,21 +25,30 @@ class _Damaged(Exception):
 def fetch(execution: Execution, deps: Deps, tenant_id: str, entry: Entry) -> str | None:
     """Bring an entry's bytes into staging, from any target that has them; returns the file's key.
 
-    None when no target has the right bytes any more: those that should are noted as damaged.
+    None when no target has the right bytes any more: those that should are noted as damaged, when
+    two looks agree. What was noted before is asked last, and is right again if it proves so.
     Raises SourceUnavailable when one that may have them does not answer, and ChannelFull.
     """
     candidates = deps.db.run_session(
-        lambda session: held_copies(session, tenant_id, entry.sha256, entry.size), read_only=True
+        lambda session: held_copies(
+            session, tenant_id, entry.sha256, entry.size, with_damaged=True
+        ),
+        read_only=True,
     )
     away: list[str] = []
-    for held in sorted(candidates, key=lambda one: one.content_id != entry.content):
+    best = sorted(candidates, key=lambda one: (one.is_damaged, one.content_id != entry.content))
+    for held in best:
         execution.check()
         try:
-            return _from(execution, deps, held, entry)
+            key = _twice(execution, deps, held, entry)
         except (ObjectMissing, _Damaged) as error:
             _note(deps, held, error)
         except _Away as error:
             away.append(f"{held.target}: {error}")
+        else:
+            if held.is_damaged:
+                deps.db.run_session(partial(note_right, content_id=held.content_id))
+            return key
     if away:
         raise SourceUnavailable("a backup target does not answer", reasons="; ".join(away))
     return None
@@ -46,6 +56,14 @@ def fetch(execution: Execution, deps: Deps, tenant_id: str, entry: Entry) -> str
 
 class _Away(Exception):
     """The target cannot be read now."""
+
+
+def _twice(execution: Execution, deps: Deps, held: HeldCopy, entry: Entry) -> str:
+    """Read once more what seems damaged: bytes are also damaged on their way."""
+    try:
+        return _from(execution, deps, held, entry)
+    except (ObjectMissing, _Damaged):
+        return _from(execution, deps, held, entry)
 
 
 def _from(execution: Execution, deps: Deps, held: HeldCopy, entry: Entry) -> str:
@@ -76,5 +94,6 @@ def _from(execution: Execution, deps: Deps, held: HeldCopy, entry: Entry) -> str
 
 
 def _note(deps: Deps, held: HeldCopy, error: Exception) -> None:
-    _log.error("backup_damaged", content_id=held.content_id, target=held.target, error=str(error))
-    deps.db.run_session(lambda session: note_damage(session, held.content_id, detail=str(error)))
+    detail = str(error)
+    if deps.db.run_session(lambda session: note_damage(session, held.content_id, detail=detail)):
+        _log.error("backup_damaged", content_id=held.content_id, target=held.target, error=detail)

@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 
 from services.restore.deps import Deps
 from shared.catalog import fenced
-from shared.catalog.backups.contents import note_damage
+from shared.catalog.backups.damage import note_damage, note_right
+from shared.catalog.backups.held import HeldCopy
 from shared.catalog.copying import Copied, CopyDeps, Damage, NoSource, copy_blob
 from shared.catalog.payloads import RestoreBlob
 from shared.catalog.restores.blobs import LossCommit, LossJob, note_present, read_loss
@@ -52,17 +53,21 @@ def restore_blob(
         _present(execution, job, deps)
         return None
     failpoint("restore.after_look")
+    doubts: list[HeldCopy] = []
     target = _target(job, deps)
     with deps.slots.hold(execution, deps.channels.find(target), even_broken=True):
         try:
-            answer = copy_blob(execution, _copying(job, deps), job.copy(target))
+            answer = copy_blob(execution, _copying(execution, job, doubts, deps), job.copy(target))
         except NoSource as error:
-            return _hopeless(job, error, deps)
+            return _hopeless(job, error, doubts, deps)
         if isinstance(answer, Snooze):
             return answer
         failpoint("restore.before_commit")
         _commit(execution, job, target, answer, deps)
     failpoint("restore.after_commit")
+    held = job.held_as(answer.source)
+    if held is not None and held.is_damaged:
+        deps.db.run_session(lambda session: note_right(session, held.content_id))
     return None
 
 
@@ -111,11 +116,16 @@ def _target(job: LossJob, deps: Deps) -> str:
     return job.channel
 
 
-def _copying(job: LossJob, deps: Deps) -> CopyDeps:
+def _copying(execution: Execution, job: LossJob, doubts: list[HeldCopy], deps: Deps) -> CopyDeps:
+    """Return what copying needs. A backup that proves right at a second look is a doubt."""
+
     def on_damage(damage: Damage) -> None:
         held = job.held_as(damage.source)
         if held is None:
             _report(damage, deps)
+            return
+        if _is_held(execution, job, held, deps):
+            doubts.append(held)
             return
         is_news = deps.db.run_session(
             lambda session: note_damage(session, held.content_id, detail=damage.code)
@@ -126,6 +136,27 @@ def _copying(job: LossJob, deps: Deps) -> CopyDeps:
             )
 
     return CopyDeps(db=deps.db, channels=deps.channels, points="restore", on_damage=on_damage)
+
+
+def _is_held(execution: Execution, job: LossJob, held: HeldCopy, deps: Deps) -> bool:
+    """Read a backup once more that seems damaged: bytes are also damaged on their way."""
+    found = deps.channels.find(held.target)
+    if found is None:
+        return True
+    try:
+        verify(
+            found[0],
+            held.key,
+            size=job.size_bytes,
+            sha256=job.sha256,
+            check=execution.check,
+            deadline=execution.deadline,
+        )
+    except _LOST:
+        return False
+    except ChannelError as error:
+        return error.code != "short_read"
+    return True
 
 
 def _report(damage: Damage, deps: Deps) -> None:
@@ -144,8 +175,10 @@ def _report(damage: Damage, deps: Deps) -> None:
     )
 
 
-def _hopeless(job: LossJob, error: NoSource, deps: Deps) -> Retry | Fail:
-    """Give a content up for now, unless a copy has come up meanwhile."""
+def _hopeless(job: LossJob, error: NoSource, doubts: list[HeldCopy], deps: Deps) -> Retry | Fail:
+    """Give a content up for now, unless a copy has come up meanwhile or one may be right."""
+    if doubts:
+        return Retry(reason=str(error))
 
     def is_news(session: Session) -> bool:
         again = read_loss(session, job.loss_id)

@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session
 from services.restore.deps import Deps
 from services.restore.fetching import fetch
 from shared.catalog import fenced
-from shared.catalog.backups.contents import note_damage
+from shared.catalog.backups.damage import note_damage, note_right
+from shared.catalog.backups.held import held_copies
 from shared.catalog.backups.manifest import PIECE_BYTES, Entry, whole_lines
 from shared.catalog.locking import lock_tasks
 from shared.catalog.models import Restore
-from shared.catalog.restores.blobs import held_copies
-from shared.catalog.restores.keys import Decision, KeyCommit, Outcome, decide
+from shared.catalog.restores.keys import Decision, KeyCommit, Outcome, decide, is_stored_here
 from shared.catalog.restores.manifests import (
     HeldManifest,
     choose_older,
@@ -35,7 +35,12 @@ from shared.core.errors import BloxError, NotFoundError, PreconditionError, Requ
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Fail
 from shared.outbox import Execution
-from shared.storage.errors import ChecksumMismatch, ObjectMissing, SourceUnavailable
+from shared.storage.errors import (
+    ChannelError,
+    ChecksumMismatch,
+    ObjectMissing,
+    SourceUnavailable,
+)
 from shared.storage.verify import verify
 
 #: A key that changes again and again while it is decided on.
@@ -87,7 +92,8 @@ class KeyRestore:
         db = self._deps.db
         run_id = self._run_id or 0
         found = db.run_session(lambda session: find_manifest(session, run_id), read_only=True)
-        while found is None or not self._is_proven(found):
+        # Two looks: bytes are also damaged on their way.
+        while found is None or not (self._is_proven(found) or self._is_proven(found)):
             if found is not None:
                 content_id = found.content_id
                 db.run_session(partial(note_damage, content_id=content_id, detail="manifest"))
@@ -102,6 +108,8 @@ class KeyRestore:
                 return None
             self._base += self._offset
             self._run_id, self._offset = found.run_id, 0
+        if found.is_damaged:
+            db.run_session(partial(note_right, content_id=found.content_id))
         return found
 
     def _is_proven(self, manifest: HeldManifest) -> bool:
@@ -119,6 +127,10 @@ class KeyRestore:
             )
         except (ObjectMissing, ChecksumMismatch):
             return False
+        except ChannelError as error:
+            if error.code == "short_read":
+                return False
+            raise
         return True
 
     def _look(self, manifest: HeldManifest) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -153,8 +165,8 @@ class KeyRestore:
         def look(session: Session) -> Decision:
             decision = decide(session, self._bucket_id, entry, self._policy)
             if decision.outcome == "restored" and self._is_dry:
-                held = held_copies(session, self._tenant_id, entry.sha256, entry.size)
-                if not held:
+                facts = (self._tenant_id, entry.sha256, entry.size)
+                if not held_copies(session, *facts) and not is_stored_here(session, *facts):
                     return Decision("unrecoverable")
             return decision
 
@@ -171,7 +183,10 @@ class KeyRestore:
         staging_key = fetch(self._execution, self._deps, self._tenant_id, entry)
         if staging_key is None:
             _log.error("key_unrecoverable", restore_id=self._id, sha256=entry.sha256)
-            self._note(entry, offset, "unrecoverable", detail="no target has the bytes")
+            detail = "no target has the bytes"
+            if entry.lacks:
+                detail = f"the backup lacks them ({entry.lacks}), and no target has the bytes"
+            self._note(entry, offset, "unrecoverable", detail=detail)
             return
         failpoint("restore.after_staged")
         try:

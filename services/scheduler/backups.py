@@ -19,7 +19,7 @@ from services.scheduler.clock import Tick
 from shared.catalog.backups.pins import overdue_runs, release_page, runs_with_pins
 from shared.catalog.backups.runs import fail_overdue, open_run, policy_of, time_slot
 from shared.catalog.context import Catalogue
-from shared.catalog.models import BackupRun, Bucket, Loss, LossState, utc_clock
+from shared.catalog.models import BackupRun, BackupRunState, Bucket, Loss, LossState, utc_clock
 from shared.catalog.restores.losses import losses_to_try, try_again
 from shared.core.errors import ConflictError, NotFoundError, ShuttingDown
 from shared.outbox.db import Database
@@ -105,6 +105,10 @@ class BackupJob:
             self._db.run_session(partial(try_again, catalogue=self._catalogue, loss_id=loss_id))
             counts["losses_tried"] += 1
 
+    def count_backups(self) -> dict[str, int]:
+        """Return how many buckets' newest backups failed, or lack contents."""
+        return self._db.run_session(newest_backups, read_only=True)
+
     def count_losses(self) -> dict[str, int]:
         """Return how many copies are lost, by state, those that are restored left out."""
 
@@ -118,6 +122,29 @@ class BackupJob:
             return {**{str(state): 0 for state in states}, **{row[0]: row[1] for row in found}}
 
         return self._db.run_session(read, read_only=True)
+
+
+def newest_backups(session: Session) -> dict[str, int]:
+    """Return of how many buckets the newest backup is `whole`, `incomplete` or `failed`."""
+    ended = (BackupRunState.COMPLETE, BackupRunState.FAILED)
+    newest = (
+        sa.select(sa.func.max(BackupRun.id).label("id"))
+        .join(Bucket, Bucket.id == BackupRun.bucket_id)
+        .where(Bucket.backup.is_not(None), BackupRun.state.in_(ended))
+        .group_by(BackupRun.bucket_id)
+        .subquery()
+    )
+    lacks = sa.or_(*(BackupRun.counts[name].as_integer() > 0 for name in ("lost", "failed")))
+    state = sa.case(
+        (BackupRun.state == BackupRunState.FAILED, "failed"), (lacks, "incomplete"), else_="whole"
+    )
+    found = session.execute(
+        sa.select(state, sa.func.count())
+        .select_from(BackupRun)
+        .join(newest, newest.c.id == BackupRun.id)
+        .group_by(state)
+    )
+    return {"whole": 0, "incomplete": 0, "failed": 0, **{row[0]: row[1] for row in found}}
 
 
 def due_slot(session: Session, bucket_id: int) -> str | None:
@@ -149,6 +176,8 @@ def backups(parts: Parts, metrics: Metrics) -> Tick:
         "lost_copies", "Copies whose bytes are missing or damaged, until they are restored", "state"
     )
 
+    newest = metrics.gauge("newest_backups", "Buckets by what their newest backup is", "state")
+
     def act(stopping: threading.Event) -> None:
         def check() -> None:
             if stopping.is_set():
@@ -157,6 +186,8 @@ def backups(parts: Parts, metrics: Metrics) -> Tick:
         counts = job.run_once(check)
         for state, count in job.count_losses().items():
             gauge.labels(state).set(count)
+        for state, count in job.count_backups().items():
+            newest.labels(state).set(count)
         if counts:
             _log.info("backups_looked_after", **counts)
 

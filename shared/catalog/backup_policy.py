@@ -8,6 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 #: A wait that no database's clock could hold would be one without an end.
 _MAX_SECONDS = 10 * 366 * 86_400.0
+#: How long what no run names stays on the target, where nothing else is said.
+DEFAULT_GRACE_SECONDS = 86_400.0
+#: How long a run waits for channels that do not answer and that it would read from.
+LEAST_PATIENCE_SECONDS = 600.0
+MOST_PATIENCE_SECONDS = 6 * 3600.0
 #: Runs cannot follow each other faster than the scheduler looks.
 _LEAST_INTERVAL_SECONDS = 60
 
@@ -30,7 +35,25 @@ class BackupPolicy(BaseModel):
     interval_seconds: int = Field(86_400, ge=_LEAST_INTERVAL_SECONDS, le=366 * 86_400)
     keep_runs: int | None = Field(default=None, ge=1, le=100_000)
     keep_days: float | None = Field(default=None, gt=0, le=36_600)
-    grace_seconds: float = Field(default=86_400.0, ge=0, le=_MAX_SECONDS, allow_inf_nan=False)
+    grace_seconds: float = Field(
+        default=DEFAULT_GRACE_SECONDS, ge=0, le=_MAX_SECONDS, allow_inf_nan=False
+    )
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long a run waits for contents that cannot be read now: as long as to the next one."""
+        longest = min(MOST_PATIENCE_SECONDS, float(self.interval_seconds))
+        return max(LEAST_PATIENCE_SECONDS, longest)
+
+    @property
+    def longest_grace_seconds(self) -> float:
+        """How long what no run names stays at least.
+
+        What is copied as it becomes live is named by the next run only, an interval later.
+        """
+        if self.mode == "continuous":
+            return max(self.grace_seconds, 2.0 * self.interval_seconds)
+        return self.grace_seconds
 
     @model_validator(mode="after")
     def _check(self) -> BackupPolicy:

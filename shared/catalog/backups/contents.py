@@ -30,6 +30,8 @@ Kind = Literal["content", "manifest"]
 
 #: Runs in one of these need what their items name.
 NEEDING = (BackupRunState.OPEN, BackupRunState.COMPLETE, BackupRunState.FOLLOWING)
+#: What is believed to be right.
+READABLE = (BackupContentState.STORED, BackupContentState.SPARE)
 
 
 def stored_contents(
@@ -153,16 +155,3 @@ def is_needed(session: Session, content: BackupContent) -> bool:
             BackupRun.state.in_(NEEDING),
         )
     return session.scalar(sa.select(named)) is True
-
-
-def note_damage(session: Session, content_id: int, *, detail: str) -> bool:
-    """Remember that a content is missing or has other bytes: it is never read or named again.
-
-    Tells whether it was believed to be good.
-    """
-    content = lock_content_ids(session, [content_id]).get(content_id)
-    if content is None or content.state != BackupContentState.STORED:
-        return False
-    content.state, content.error_detail = BackupContentState.DAMAGED, detail[:2000]
-    session.flush()
-    return True

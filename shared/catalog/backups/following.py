@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.backups.contents import stored_contents
+from shared.catalog.backups.counts import GRACE
 from shared.catalog.backups.enumerating import add_item
 from shared.catalog.backups.runs import policy_of
 from shared.catalog.context import Catalogue
@@ -32,7 +33,11 @@ def ensure_following(session: Session, bucket: Bucket) -> None:
     policy = policy_of(bucket)
     if policy is None or policy.mode != "continuous":
         return
-    if _following(session, bucket.id, policy.target) is None:
+    counts = {GRACE: policy.longest_grace_seconds}
+    run = _following(session, bucket.id, policy.target)
+    if run is not None:
+        run.counts = counts
+    else:
         session.add(
             BackupRun(
                 tenant_id=bucket.tenant_id,
@@ -40,10 +45,11 @@ def ensure_following(session: Session, bucket: Bucket) -> None:
                 target=policy.target,
                 slot=CONTINUOUS,
                 state=BackupRunState.FOLLOWING,
+                counts=counts,
                 created_at=utc_clock(),
             )
         )
-        session.flush()
+    session.flush()
 
 
 def follow(session: Session, catalogue: Catalogue, bucket: Bucket | None, blob: Blob) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.backup_policy import MOST_PATIENCE_SECONDS
 from shared.catalog.backups.contents import (
     adopt_content,
     begin_content,
@@ -16,9 +17,11 @@ from shared.catalog.backups.contents import (
     store_content,
     stored_contents,
 )
+from shared.catalog.backups.held import HeldCopy, held_copies
+from shared.catalog.backups.runs import policy_of
 from shared.catalog.blobs import drop_reference
 from shared.catalog.context import Catalogue
-from shared.catalog.copying import Copied, CopyJob, read_sources
+from shared.catalog.copying import Copied, CopyJob, SourceCopy, read_sources
 from shared.catalog.locking import lock_blobs
 from shared.catalog.models import (
     BackupContent,
@@ -28,6 +31,7 @@ from shared.catalog.models import (
     BackupRun,
     BackupRunState,
     Blob,
+    Bucket,
     HolderKind,
     utc_clock,
 )
@@ -51,6 +55,14 @@ class ItemJob:
     tenant_id: str
     copy: CopyJob
     is_held: bool
+    elsewhere: tuple[HeldCopy, ...]
+    #: How long sources that do not answer are waited for.
+    patience_seconds: float
+
+    def held_as(self, source: SourceCopy) -> int | None:
+        """Return the content of another target that a source is, None for a location."""
+        names = {(one.target, one.key): one.content_id for one in self.elsewhere}
+        return None if source.location_id else names.get((source.channel, source.key))
 
 
 def read_item(session: Session, item_id: int) -> ItemJob | None:
@@ -70,6 +82,13 @@ def read_item(session: Session, item_id: int) -> ItemJob | None:
     if item.state != BackupItemState.OPEN or run.state not in _WORKING:
         raise SupersededError(f"the item is {item.state}, its run {run.state}", item_id=item_id)
     held = stored_contents(session, run.target, run.tenant_id, [blob.sha256])
+    # Another target's copy is as good as any, and the last that is asked.
+    elsewhere = tuple(
+        one
+        for one in held_copies(session, run.tenant_id, blob.sha256, blob.size_bytes)
+        if one.target != run.target
+    )
+    policy = policy_of(session.get(Bucket, run.bucket_id))
     return ItemJob(
         item_id=item.id,
         run_id=run.id,
@@ -79,10 +98,15 @@ def read_item(session: Session, item_id: int) -> ItemJob | None:
             blob_id=blob.id,
             size_bytes=blob.size_bytes,
             sha256=blob.sha256,
-            sources=read_sources(session, blob.id),
+            sources=(
+                *read_sources(session, blob.id),
+                *(SourceCopy(None, one.target, one.key) for one in elsewhere),
+            ),
             target=run.target,
         ),
         is_held=(blob.sha256, blob.size_bytes) in held,
+        elsewhere=elsewhere,
+        patience_seconds=MOST_PATIENCE_SECONDS if policy is None else policy.patience_seconds,
     )
 
 
@@ -185,13 +209,16 @@ class ItemCommit:
         }
 
 
-def lose_item(session: Session, catalogue: Catalogue, job: ItemJob) -> None:
-    """End an item whose content could be read nowhere: the manifest goes without it.
+def lose_item(
+    session: Session, catalogue: Catalogue, job: ItemJob, state: BackupItemState, *, code: str
+) -> None:
+    """End an item whose content could not be read: the manifest goes without its bytes.
 
-    The caller has locked with `lock_item_rows`.
+    `state` is LOST when it is nowhere, FAILED when nobody could tell. The caller has locked with
+    `lock_item_rows`.
     """
     item, run, blob = _open_item(session, job)
-    _end_item(session, catalogue, item, run, blob, BackupItemState.LOST, code="source_lost")
+    _end_item(session, catalogue, item, run, blob, state, code=code)
 
 
 def lock_item_rows(session: Session, item_id: int) -> tuple[BackupItem, Blob | None] | None:

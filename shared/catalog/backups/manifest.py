@@ -15,15 +15,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.backups.contents import READABLE
 from shared.catalog.backups.snapshot import Cursor, page_of_versions
 from shared.catalog.models import (
     BackupContent,
-    BackupContentState,
     BackupItem,
     BackupItemState,
     BackupRun,
     Bucket,
     ObjectRow,
+    Version,
 )
 from shared.core.errors import CorruptError
 
@@ -46,7 +47,11 @@ class ContentDamaged(CorruptError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One version: what it is and where the target keeps its bytes."""
+    """One version: what it is and where the target keeps its bytes.
+
+    `lacks` says why the backup has no bytes of it (`lost`, `failed` or `cancelled`): then `content`
+    is 0 and `target_key` empty.
+    """
 
     key: str
     version: int
@@ -60,6 +65,7 @@ class Entry:
     modified_at: str
     content: int
     target_key: str
+    lacks: str = ""
 
     @property
     def modified(self) -> dt.datetime:
@@ -68,7 +74,10 @@ class Entry:
 
     def line(self) -> bytes:
         """Return its line."""
-        return encode(asdict(self))
+        document = asdict(self)
+        if not self.lacks:
+            del document["lacks"]
+        return encode(document)
 
     @classmethod
     def read(cls, document: dict[str, Any]) -> Entry:
@@ -96,9 +105,9 @@ def head_line(run: BackupRun, bucket: Bucket | None) -> bytes:
     )
 
 
-def tail_line(*, entries: int, size: int) -> bytes:
-    """Return the last line."""
-    return encode({"end": FORMAT, "entries": entries, "bytes": size})
+def tail_line(*, entries: int, size: int, lacking: int) -> bytes:
+    """Return the last line: how many versions there are bytes of, and of how many there are not."""
+    return encode({"end": FORMAT, "entries": entries, "bytes": size, "lacking": lacking})
 
 
 def encode(document: dict[str, Any]) -> bytes:
@@ -135,26 +144,31 @@ def page_of_entries(
 ) -> tuple[list[Entry], Cursor]:
     """Return the next entries of a run whose items have all ended.
 
-    Raises ContentDamaged when the target has lost one of them since it was named: the next run
-    copies it anew.
+    What could not be copied has its entry as well, without bytes. Raises ContentDamaged when the
+    target has lost one of them since it was named: the next run copies it anew.
     """
     versions, following = page_of_versions(session, run, cursor, limit=limit)
     if not versions:
         return [], following
-    held = {
+    items = {
         row.blob_id: row
         for row in session.execute(
-            sa.select(BackupItem.blob_id, BackupContent.id, BackupContent.key, BackupContent.state)
-            .join(BackupContent, BackupContent.id == BackupItem.content_id)
+            sa.select(
+                BackupItem.blob_id,
+                BackupItem.state.label("item_state"),
+                BackupContent.id,
+                BackupContent.key,
+                BackupContent.state,
+            )
+            .outerjoin(BackupContent, BackupContent.id == BackupItem.content_id)
             .where(
                 BackupItem.run_id == run.id,
                 BackupItem.blob_id.in_(sorted({one.blob_id for one in versions})),
-                BackupItem.state == BackupItemState.DONE,
             )
         )
     }
-    for row in held.values():
-        if row.state != BackupContentState.STORED:
+    for row in items.values():
+        if row.item_state == BackupItemState.DONE and row.state not in READABLE:
             raise ContentDamaged(
                 "the target has lost a content that the run names", content_id=row.id
             )
@@ -167,21 +181,27 @@ def page_of_entries(
         )
     }
     entries = [
-        Entry(
-            key=keys[one.object_id],
-            version=one.id,
-            generation=one.generation,
-            blob=one.blob_id,
-            sha256=one.sha256,
-            size=one.size_bytes,
-            etag=one.etag,
-            content_type=one.content_type,
-            metadata=dict(one.user_metadata),
-            modified_at=one.created_at.isoformat(),
-            content=held[one.blob_id].id,
-            target_key=held[one.blob_id].key,
-        )
+        _entry(one, keys[one.object_id], items[one.blob_id])
         for one in versions
-        if one.blob_id in held and one.object_id in keys
+        if one.blob_id in items and one.object_id in keys
     ]
     return entries, following
+
+
+def _entry(version: Version, key: str, item: Any) -> Entry:
+    is_held = item.item_state == BackupItemState.DONE
+    return Entry(
+        key=key,
+        version=version.id,
+        generation=version.generation,
+        blob=version.blob_id,
+        sha256=version.sha256,
+        size=version.size_bytes,
+        etag=version.etag,
+        content_type=version.content_type,
+        metadata=dict(version.user_metadata),
+        modified_at=version.created_at.isoformat(),
+        content=item.id if is_held else 0,
+        target_key=item.key if is_held else "",
+        lacks="" if is_held else str(item.item_state),
+    )

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.backups.contents import NEEDING, is_needed, lock_content_ids
+from shared.catalog.backup_policy import DEFAULT_GRACE_SECONDS
+from shared.catalog.backups.contents import NEEDING, READABLE, is_needed, lock_content_ids
+from shared.catalog.backups.counts import GRACE
 from shared.catalog.backups.runs import lock_run, policy_of
 from shared.catalog.models import (
     BackupContent,
@@ -30,7 +32,7 @@ from shared.catalog.models import (
 from shared.core.errors import ConflictError
 
 #: What is held until nothing names it.
-HELD = (BackupContentState.STORED, BackupContentState.DAMAGED)
+HELD = (BackupContentState.STORED, BackupContentState.SPARE, BackupContentState.DAMAGED)
 _OVER = (BackupRunState.PRUNED, BackupRunState.FAILED, BackupRunState.CANCELLED)
 
 
@@ -54,6 +56,26 @@ def complete_runs(session: Session, bucket_id: int, target: str) -> Sequence[Bac
         )
         .order_by(BackupRun.snapshot_at.desc(), BackupRun.id.desc())
     ).all()
+
+
+def whole_runs(session: Session, runs: Sequence[BackupRun]) -> set[int]:
+    """Return those that lack no content and whose manifest is believed to be there."""
+    readable = set(
+        session.scalars(
+            sa.select(BackupContent.id).where(
+                BackupContent.id.in_(
+                    sorted(run.manifest_id for run in runs if run.manifest_id is not None)
+                ),
+                BackupContent.state.in_(READABLE),
+            )
+        )
+    )
+    return {
+        run.id
+        for run in runs
+        if run.manifest_id in readable
+        and not any((run.counts or {}).get(name) for name in ("lost", "failed"))
+    }
 
 
 def prune_run(session: Session, run_id: int) -> None:
@@ -101,20 +123,28 @@ def forget_items(session: Session, bucket_id: int, target: str, *, limit: int) -
     return len(ids)
 
 
-def grace_seconds(session: Session, tenant_id: str, target: str) -> float:
+def grace_seconds(session: Session, tenant_id: str, target: str, *, bucket_id: int) -> float:
     """Return how long a tenant's unneeded contents stay on a target: its buckets' longest grace.
 
-    What is copied as it becomes live is named by the next run only, an interval later.
+    Of a bucket whose rule was taken back, or that is gone (`bucket_id`, whose target is pruned), it
+    is the grace that stood when its last run began.
     """
-    longest = 0.0
+    longest, without = 0.0, {bucket_id}
     for bucket in session.scalars(sa.select(Bucket).where(Bucket.tenant_id == tenant_id)):
         policy = policy_of(bucket)
         if policy is None or policy.target != target:
+            without.add(bucket.id)
             continue
-        longest = max(longest, policy.grace_seconds)
-        if policy.mode == "continuous":
-            longest = max(longest, 2.0 * policy.interval_seconds)
-    return longest
+        without.discard(bucket.id)
+        longest = max(longest, policy.longest_grace_seconds)
+    newest = session.scalars(
+        sa.select(sa.func.max(BackupRun.id))
+        .where(BackupRun.bucket_id.in_(sorted(without)), BackupRun.target == target)
+        .group_by(BackupRun.bucket_id)
+    ).all()
+    stood = session.scalars(sa.select(BackupRun.counts).where(BackupRun.id.in_(newest)))
+    graces = [(counts or {}).get(GRACE, DEFAULT_GRACE_SECONDS) for counts in stood]
+    return max([longest, *map(float, graces)])
 
 
 def page_of_held(
@@ -179,6 +209,7 @@ def condemn_unneeded(session: Session, ids: Sequence[int], *, grace: float) -> L
             due = left if due is None else min(due, left)
             continue
         content.state = BackupContentState.CONDEMNED
+        content.tries, content.next_try_at = 0, None
         condemned += 1
     session.flush()
     return Looked(max(ids, default=0), condemned, due)

@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shared.catalog.backup_policy import BackupPolicy
+from shared.catalog.backups.counts import GRACE
 from shared.catalog.backups.snapshot import Cursor
 from shared.catalog.context import Catalogue
 from shared.catalog.models import (
@@ -86,6 +87,7 @@ def open_run(session: Session, catalogue: Catalogue, bucket_id: int, *, slot: st
         # In this order: what is stored by then has an id below.
         snapshot_at=session.scalar(sa.select(utc_clock())),
         snapshot_version_id=session.scalar(sa.select(sa.func.max(Version.id))) or 0,
+        counts={GRACE: policy.longest_grace_seconds},
         pins_until=utc_now(PIN_SECONDS),
         created_at=utc_clock(),
     )

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.backups.contents import READABLE
 from shared.catalog.models import (
     BackupContent,
     BackupContentState,
@@ -98,7 +99,7 @@ def _needed_contents(session: Session) -> Iterator[Breach]:
         .where(
             BackupRun.state.in_((BackupRunState.COMPLETE, BackupRunState.OPEN)),
             BackupItem.state == BackupItemState.DONE,
-            sa.or_(BackupContent.id.is_(None), BackupContent.state != BackupContentState.STORED),
+            sa.or_(BackupContent.id.is_(None), BackupContent.state.not_in(READABLE)),
         )
     )
     for item_id, run_id, content_id, state in session.execute(query):

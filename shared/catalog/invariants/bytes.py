@@ -11,6 +11,7 @@ from typing import Protocol
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.backups.contents import READABLE
 from shared.catalog.channel_catalogue import ChannelCatalogue
 from shared.catalog.invariants.leftovers import (
     Ages,
@@ -21,7 +22,6 @@ from shared.catalog.invariants.leftovers import (
 )
 from shared.catalog.models import (
     BackupContent,
-    BackupContentState,
     Blob,
     Location,
     LocationState,
@@ -118,7 +118,7 @@ def _held(session: Session, opened: dict[str, Channel], stores: Stores) -> Itera
                 BackupContent.size_bytes,
                 BackupContent.sha256,
             )
-            .where(BackupContent.state == BackupContentState.STORED, BackupContent.id > last)
+            .where(BackupContent.state.in_(READABLE), BackupContent.id > last)
             .order_by(BackupContent.id)
             .limit(_PAGE)
         )

@@ -8,14 +8,10 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.backups.held import HeldCopy, held_copies
 from shared.catalog.copying import Copied, CopyCommit, CopyJob, SourceCopy
 from shared.catalog.locking import lock_blobs
 from shared.catalog.models import (
-    BackupContent,
-    BackupContentState,
-    BackupItem,
-    BackupRun,
-    BackupRunState,
     Blob,
     BlobState,
     Bucket,
@@ -30,15 +26,6 @@ from shared.catalog.models import (
 from shared.catalog.places import lock_location, stored_places
 from shared.catalog.restores.losses import end_loss, lock_loss
 from shared.core.errors import SupersededError
-
-
-@dataclass(frozen=True, slots=True)
-class HeldCopy:
-    """A content on a backup target."""
-
-    content_id: int
-    target: str
-    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,36 +86,11 @@ def read_loss(session: Session, loss_id: int) -> LossJob | None:
         sha256=blob.sha256,
         size_bytes=blob.size_bytes,
         others=tuple(SourceCopy(one.id, one.channel, one.key) for one in others),
-        held=tuple(held_copies(session, blob.tenant_id, blob.sha256, blob.size_bytes)),
+        held=tuple(
+            held_copies(session, blob.tenant_id, blob.sha256, blob.size_bytes, with_damaged=True)
+        ),
         channels=_channels(session, blob.id, location.channel),
     )
-
-
-def held_copies(session: Session, tenant_id: str, sha256: str, size_bytes: int) -> list[HeldCopy]:
-    """Return what backup targets hold of a content: that of the newest complete manifest first.
-
-    What no complete manifest names comes last: it was copied, and verified, all the same.
-    """
-    newest = (
-        sa.select(sa.func.max(BackupRun.snapshot_at))
-        .join(BackupItem, BackupItem.run_id == BackupRun.id)
-        .where(
-            BackupItem.content_id == BackupContent.id, BackupRun.state == BackupRunState.COMPLETE
-        )
-        .correlate(BackupContent)
-        .scalar_subquery()
-    )
-    rows = session.execute(
-        sa.select(BackupContent.id, BackupContent.target, BackupContent.key, newest).where(
-            BackupContent.tenant_id == tenant_id,
-            BackupContent.sha256 == sha256,
-            BackupContent.size_bytes == size_bytes,
-            BackupContent.kind == "content",
-            BackupContent.state == BackupContentState.STORED,
-        )
-    ).all()
-    ordered = sorted(rows, key=lambda row: str(row[3] or ""), reverse=True)
-    return [HeldCopy(*row[:3]) for row in ordered]
 
 
 def _channels(session: Session, blob_id: int, lost: str) -> tuple[str, ...]:

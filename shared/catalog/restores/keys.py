@@ -15,7 +15,7 @@ from shared.catalog.backups.manifest import Entry
 from shared.catalog.blobs import has_stored_location
 from shared.catalog.conditions import ANY, UNCONDITIONAL, Conditions
 from shared.catalog.context import Catalogue
-from shared.catalog.models import Bucket, ObjectRow, Version
+from shared.catalog.models import Blob, Bucket, Location, LocationState, ObjectRow, Version
 from shared.catalog.puts import Staged, lock_put, write_put
 from shared.catalog.restores.runs import Policy
 from shared.catalog.review_policy import ReviewPolicy
@@ -59,6 +59,19 @@ def decide(session: Session, bucket_id: int, entry: Entry, policy: Policy) -> De
     if policy == "if-newer" and entry.modified <= served.created_at:
         return Decision("older", version_id=served.id)
     return Decision("restored", Conditions(if_match=(served.etag,)))
+
+
+def is_stored_here(session: Session, tenant_id: str, sha256: str, size_bytes: int) -> bool:
+    """Tell whether the tenant has a content stored, so that a key may refer to it."""
+    stored = sa.exists().where(
+        Blob.tenant_id == tenant_id,
+        Blob.sha256 == sha256,
+        Blob.size_bytes == size_bytes,
+        Blob.live_slot == 1,
+        Location.blob_id == Blob.id,
+        Location.state == LocationState.STORED,
+    )
+    return session.scalar(sa.select(stored)) is True
 
 
 class KeyCommit:

@@ -20,6 +20,8 @@ from shared.catalog.models import (
 from shared.catalog.restores.runs import lock_restore
 from shared.core.errors import SupersededError
 
+_KEPT = (BackupContentState.STORED, BackupContentState.DAMAGED)
+
 
 @dataclass(frozen=True, slots=True)
 class HeldManifest:
@@ -31,21 +33,31 @@ class HeldManifest:
     key: str
     size: int
     sha256: str
+    is_damaged: bool
 
 
 def find_manifest(session: Session, run_id: int) -> HeldManifest | None:
-    """Return a run's manifest; None when the run is pruned or the manifest damaged."""
+    """Return a run's manifest, None when the run is not complete any more.
+
+    It may be damaged: whoever reads it proves it first, also one that was found damaged before.
+    """
     row = session.execute(
         sa.select(BackupRun, BackupContent)
         .join(BackupContent, BackupContent.id == BackupRun.manifest_id)
         .where(BackupRun.id == run_id, BackupRun.state == BackupRunState.COMPLETE)
         .execution_options(populate_existing=True)
     ).one_or_none()
-    if row is None or row[1].state != BackupContentState.STORED:
+    if row is None or row[1].state not in _KEPT:
         return None
     run, content = row
     return HeldManifest(
-        run.id, content.id, content.target, content.key, content.size_bytes, content.sha256
+        run.id,
+        content.id,
+        content.target,
+        content.key,
+        content.size_bytes,
+        content.sha256,
+        content.state == BackupContentState.DAMAGED,
     )
 
 

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.backups.contents import lock_content_ids
-from shared.catalog.models import BackupContent, BackupRun
+from shared.catalog.backups.damage import note_damage
+from shared.catalog.models import BackupContent, BackupRun, Bucket
 from shared.core.clock import Deadline
 from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.backups import TARGET, BackupStand
@@ -185,3 +186,100 @@ def test_contents_condemned_first_are_copied_anew(stand: BackupStand) -> None:
     assert [one.state for one in stand.contents()] == ["tombstone", "stored"]
     for line in stand.manifest(run)[1:-1]:
         assert stand.channels.read(TARGET, line["target_key"]) == b"k"
+
+
+def mark(stand: BackupStand, content_id: int) -> None:
+    """Take a content for damaged whose bytes are right."""
+    assert stand.db.run_session(
+        lambda session: note_damage(session, content_id, detail="a bad read-back")
+    )
+
+
+def test_a_mark_of_damage_that_was_wrong_is_taken_back_by_the_next_audit(
+    stand: BackupStand,
+) -> None:
+    bucket = stand.backed_up()
+    stand.stored(bucket, "k", b"k")
+    stand.back_up(bucket)
+    (content,) = stand.contents()
+    (manifest,) = stand.contents(kind="manifest")
+    for one in (content, manifest):
+        mark(stand, one.id)
+    assert stand.prune_target(bucket) == ["completed"]
+    assert [one.state for one in stand.contents()] == ["stored"]
+    assert [one.state for one in stand.contents(kind="manifest")] == ["stored"]
+
+
+def test_what_was_copied_anew_meanwhile_is_kept_beside_what_older_manifests_name(
+    stand: BackupStand,
+) -> None:
+    bucket = stand.backed_up(keep_runs=2)
+    stand.stored(bucket, "k", b"k")
+    first = stand.back_up(bucket)
+    mark(stand, stand.contents()[0].id)
+    second = stand.back_up(bucket)
+    assert (second.counts or {})["copied"] == 1
+    assert [one.state for one in stand.contents()] == ["spare", "stored"]
+    for run in (first, second):
+        (line,) = stand.manifest(run)[1:-1]
+        assert stand.channels.read(TARGET, line["target_key"]) == b"k"
+    # The spare one goes with the manifest that names it.
+    stand.back_up(bucket)
+    assert [one.state for one in stand.contents()] == ["tombstone", "stored"]
+
+
+def test_what_stays_damaged_is_not_read_again_at_once(stand: BackupStand) -> None:
+    bucket = stand.backed_up()
+    stand.stored(bucket, "k", b"k")
+    stand.back_up(bucket)
+    (content,) = stand.contents()
+    stand.channels.faulty[TARGET].inner.delete(content.key, deadline=Deadline(10))
+    mark(stand, content.id)
+    assert stand.prune_target(bucket) == ["completed"]
+    (looked,) = stand.contents()
+    assert (looked.state, looked.tries) == ("damaged", 1)
+    assert stand.prune_target(bucket) == ["completed"]
+    assert stand.contents()[0].tries == 1
+
+
+def test_the_newest_whole_backup_stays_behind_newer_ones_that_lack_contents(
+    stand: BackupStand,
+) -> None:
+    bucket = stand.backed_up(keep_runs=1)
+    stand.stored(bucket, "k", b"1")
+    whole = stand.back_up(bucket)
+    lost = stand.stored(bucket, "k", b"2")
+    stand.lose(lost)
+    runs = [stand.back_up(bucket) for _ in range(2)]
+    assert [(run.counts or {})["lost"] for run in runs] == [1, 1]
+    states = [stand.run_row(run.id).state for run in (whole, *runs)]
+    assert states == ["complete", "pruned", "complete"]
+    (line,) = stand.manifest(whole)[1:-1]
+    assert stand.channels.read(TARGET, line["target_key"]) == b"1"
+    stand.stored(bucket, "k", b"3")
+    stand.back_up(bucket)
+    assert stand.run_row(whole.id).state == "pruned"
+
+
+@pytest.mark.parametrize("mode", ["runs", "continuous"])
+def test_the_grace_that_stood_is_kept_when_the_rule_goes(stand: BackupStand, mode: str) -> None:
+    bucket = stand.backed_up(grace_seconds=3600.0, mode=mode)
+    stand.stored(bucket, "k", b"k")
+    begun = stand.begin(bucket)
+    while stand.run_row(begun.id).state == "open":
+        stand.work(stand.waiting("backup")[-1])
+    stand.work_all("backup")
+    stand.db.run_session(lambda session: setattr(session.get_one(Bucket, bucket), "backup", None))
+    with stand.db.engine.begin() as connection:
+        connection.execute(
+            sa.update(BackupRun).where(BackupRun.id == begun.id).values(state="pruned")
+        )
+    assert stand.prune_target(bucket) == ["scheduled"]
+    assert len(stand.contents("stored")) == 1
+    stand.db.run_session(lambda session: session.delete(session.get_one(Bucket, bucket)))
+    assert stand.prune_target(bucket) == ["scheduled"]
+    with stand.db.engine.begin() as connection:
+        past = stand.contents()[0].created_at - dt.timedelta(hours=200)
+        connection.execute(sa.update(BackupContent).values(unneeded_at=past))
+    assert stand.prune_target(bucket) == ["completed"]
+    assert stand.contents("stored") == []

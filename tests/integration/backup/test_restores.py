@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+from shared.catalog.backups.damage import note_damage
 from shared.catalog.backups.retention import prune_run
 from shared.catalog.models import BackupContent, Bucket, Restore
 from shared.catalog.restores.runs import RestoreSpec, cancel_restore, open_restore
 from shared.core.clock import Deadline
 from shared.core.errors import ConflictError, NotFoundError
+from shared.storage.errors import ChannelError
 from tests.support.backups import TARGET, BackupStand, crash
 from tests.support.handlers import PART_BYTES
 from tests.support.outbox import Thread
@@ -319,3 +321,84 @@ def test_a_search_that_dies_behind_its_last_page_counts_nothing_twice(
     revive(stand, begun.task_id)
     done = stand.restore_row(begun.id)
     assert (done.state, (done.counts or {})["present"]) == ("complete", 2)
+
+
+def mark_all(stand: BackupStand) -> None:
+    """Take all that the target holds for damaged; the bytes are right."""
+    for one in (*stand.contents("stored"), *stand.contents("stored", "manifest")):
+        stand.db.run_session(
+            lambda session, content=one.id: note_damage(  # type: ignore[misc]
+                session, content, detail="a bad read-back"
+            )
+        )
+
+
+def test_what_was_taken_for_damaged_is_asked_last_and_is_right_again(stand: BackupStand) -> None:
+    bucket = stand.backed_up()
+    stand.stored(bucket, "k", b"k")
+    stand.back_up(bucket)
+    stand.remove(bucket, "k")
+    stand.work_all("delete")
+    mark_all(stand)
+    restore = stand.bring_back(bucket)
+    assert stand.outcomes(restore.id) == {"k": "restored"}
+    assert bytes_of(stand, bucket, "k") == b"k"
+    assert len(stand.contents("stored")) == len(stand.contents("stored", "manifest")) == 1
+    mark_all(stand)
+    version = stand.object(bucket, "k").current_version_id
+    assert version is not None
+    stand.lose(version)
+    assert stand.work(stand.report(version)) == "completed"
+    assert stand.stored_bytes(version) == b"k"
+    assert len(stand.contents("stored")) == 1
+
+
+def test_one_bad_read_of_a_backup_is_read_again(stand: BackupStand) -> None:
+    bucket = stand.backed_up()
+    stand.stored(bucket, "k", b"k")
+    stand.back_up(bucket)
+    stand.remove(bucket, "k")
+    stand.work_all("delete")
+    short = ChannelError("cut off", code="short_read")
+    stand.channels.faulty[TARGET].fail_next("get", short)
+    restore = stand.bring_back(bucket)
+    assert stand.outcomes(restore.id) == {"k": "restored"}
+    assert len(stand.contents("stored")) == len(stand.contents("stored", "manifest")) == 1
+
+
+def test_a_key_whose_bytes_the_backup_lacks_is_listed(stand: BackupStand) -> None:
+    bucket = stand.backed_up()
+    lost = stand.stored(bucket, "lost", b"lost")
+    stand.stored(bucket, "kept", b"kept")
+    stand.lose(lost)
+    run = stand.back_up(bucket)
+    for key in ("kept", "lost"):
+        stand.remove(bucket, key)
+    stand.work_all("delete")
+    dry = stand.bring_back(bucket, dry_run=True)
+    assert dry.counts == {
+        "entries": 2,
+        "restored": 1,
+        "restored_bytes": 4,
+        "unrecoverable": 1,
+        "unrecoverable_bytes": 4,
+    }
+    restore = stand.bring_back(bucket)
+    assert stand.outcomes(restore.id) == {"kept": "restored", "lost": "unrecoverable"}
+    # A later backup has the bytes: the same manifest brings the key back.
+    stand.stored(bucket, "elsewhere", b"lost")
+    stand.back_up(bucket)
+    again = stand.bring_back(bucket, run=run.id)
+    assert stand.outcomes(again.id) == {"kept": "same", "lost": "restored"}
+    assert bytes_of(stand, bucket, "lost") == b"lost"
+
+
+def test_a_dry_run_knows_what_the_tenant_has_stored(stand: BackupStand) -> None:
+    bucket = stand.backed_up()
+    for key in ("a", "b"):
+        stand.stored(bucket, key, b"same")
+    stand.back_up(bucket)
+    stand.remove(bucket, "a")
+    mark_all(stand)
+    dry = stand.bring_back(bucket, dry_run=True)
+    assert (dry.counts or {})["restored"] == 1

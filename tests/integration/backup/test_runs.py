@@ -10,11 +10,13 @@ from functools import partial
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
-from shared.catalog.backups.contents import note_damage
+from shared.catalog.backup_policy import BackupPolicy
+from shared.catalog.backups.damage import note_damage
 from shared.catalog.backups.pins import release_page, runs_with_pins
 from shared.catalog.backups.runs import cancel_run, fail_overdue, open_run
-from shared.catalog.models import BackupRun, BackupRunState, Version, utc_now
+from shared.catalog.models import BackupRun, BackupRunState, Bucket, Version, utc_now
 from shared.core.clock import Deadline
 from shared.core.errors import ConflictError
 from shared.storage.errors import ChannelUnavailable
@@ -225,7 +227,11 @@ def test_content_that_can_be_read_nowhere_leaves_the_rest_restorable(stand: Back
     stand.channels.faulty["a"].inner.delete(location.key, deadline=Deadline(10))
     run = stand.back_up(bucket)
     assert (run.state, run.counts["lost"] if run.counts else None) == ("complete", 1)
-    assert [line["key"] for line in stand.manifest(run)[1:-1]] == ["kept"]
+    lines = {line["key"]: line for line in stand.manifest(run)[1:-1]}
+    assert "lacks" not in lines["kept"]
+    assert (lines["lost"]["lacks"], lines["lost"]["target_key"]) == ("lost", "")
+    tail = stand.manifest(run)[-1]
+    assert (tail["entries"], tail["lacking"], tail["bytes"]) == (1, 1, 4)
     assert stand.pins() == []
     assert len(stand.waiting("restore")) == 1
 
@@ -303,3 +309,110 @@ def test_no_manifest_names_what_the_target_has_lost_meanwhile(stand: BackupStand
     assert (after.state, (after.counts or {})["copied"]) == ("complete", 1)
     for line in stand.manifest(after)[1:-1]:
         assert stand.channels.read(TARGET, line["target_key"]) == b"k"
+
+
+def patient(stand: BackupStand, run_id: int) -> None:
+    """Let the items that are still open have waited for hours."""
+    for item in stand.items(run_id):
+        if item.state == "open" and item.task_id is not None:
+            born = stand.task(item.task_id)["created_at"]
+            stand.bench.set(item.task_id, created_at=born - dt.timedelta(hours=7))
+
+
+def test_a_source_that_is_away_for_good_leaves_the_rest_and_later_runs(stand: BackupStand) -> None:
+    bucket = stand.backed_up(channels=["a"])
+    stand.stored(bucket, "away", b"away")
+    stand.backed_up(channels=["b"])
+    stand.stored(bucket, "kept", b"kept")
+    stand.channels.faulty["a"].fail_always(DOWN)
+    run = stand.begin(bucket)
+    stand.work(run.task_id)
+    away, kept = stand.items(run.id)
+    assert stand.work(kept.task_id) == "completed"
+    for _ in range(3):
+        assert stand.work(away.task_id) == "scheduled"
+    assert stand.items(run.id)[0].state == "open"
+    patient(stand, run.id)
+    stand.carry_on()
+    done = stand.run_row(run.id)
+    assert (done.state, (done.counts or {})["failed"]) == ("complete", 1)
+    (failed,) = [item for item in stand.items(run.id) if item.state == "failed"]
+    assert failed.error_code == "source_unavailable"
+    lines = {line["key"]: line.get("lacks") for line in stand.manifest(done)[1:-1]}
+    assert lines == {"away": "failed", "kept": None}
+    assert stand.pins() == []
+    # A short outage is nothing new: the next run has it all.
+    stand.channels.faulty["a"].heal()
+    found = stand.channels.find("a")
+    assert found is not None
+    found[0].read_breaker.succeeded()
+    after = stand.back_up(bucket)
+    counts = after.counts or {}
+    assert (counts["copied"], counts["reused"], counts["failed"]) == (1, 1, 0)
+
+
+def test_a_run_that_could_copy_nothing_has_failed(stand: BackupStand) -> None:
+    bucket = stand.backed_up(channels=["a"])
+    stand.stored(bucket, "k", b"k")
+    stand.channels.faulty["a"].fail_always(DOWN)
+    run = stand.begin(bucket)
+    stand.work(run.task_id)
+    patient(stand, run.id)
+    stand.carry_on()
+    over = stand.run_row(run.id)
+    assert (over.state, over.error_code) == ("failed", "items_failed")
+    release(stand)
+    assert stand.pins() == []
+
+
+def test_a_content_whose_item_was_cancelled_is_not_left_out_silently(stand: BackupStand) -> None:
+    bucket = stand.backed_up()
+    for key in ("kept", "out"):
+        stand.stored(bucket, key, key.encode())
+    run = stand.begin(bucket)
+    stand.work(run.task_id)
+    out = stand.items(run.id)[1]
+    assert out.task_id is not None
+    stand.db.run_session(
+        lambda session: stand.catalogue.tasks.supersede(session, [out.task_id or 0])
+    )
+    stand.carry_on()
+    done = stand.run_row(run.id)
+    assert (done.state, (done.counts or {})["failed"]) == ("complete", 1)
+    lines = {line["key"]: line.get("lacks") for line in stand.manifest(done)[1:-1]}
+    assert lines == {"kept": None, "out": "cancelled"}
+
+
+def test_another_targets_copy_is_read_where_the_content_is_lost(stand: BackupStand) -> None:
+    bucket = stand.backed_up(channels=["a"])
+    version = stand.stored(bucket, "k", b"k")
+    stand.back_up(bucket)
+    stand.lose(version)
+
+    def other(session: Session) -> None:
+        policy = BackupPolicy(target="b", grace_seconds=0.0)
+        session.get_one(Bucket, bucket).backup = policy.model_dump(mode="json")
+
+    stand.db.run_session(other)
+    run = stand.back_up(bucket)
+    assert (run.state, (run.counts or {})["copied"]) == ("complete", 1)
+    (line,) = stand.manifest(run)[1:-1]
+    assert stand.channels.read("b", line["target_key"]) == b"k"
+
+
+def test_a_target_emptied_behind_our_back_is_seen_before_a_run_names_it(
+    stand: BackupStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at a few of its contents leads to one at all of them."""
+    monkeypatch.setattr("services.backup.auditing.MOST_SAMPLED", 1)
+    bucket = stand.backed_up()
+    contents = {str(number): b"%d" % number for number in range(5)}
+    for key, body in contents.items():
+        stand.stored(bucket, key, body)
+    stand.back_up(bucket)
+    stand.empty(TARGET)
+    run = stand.back_up(bucket)
+    counts = run.counts or {}
+    assert (run.state, counts["copied"], counts["reused"]) == ("complete", 5, 0)
+    for line in stand.manifest(run)[1:-1]:
+        assert stand.channels.read(TARGET, line["target_key"]) == contents[line["key"]]

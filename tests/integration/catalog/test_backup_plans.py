@@ -11,11 +11,11 @@ from sqlalchemy.orm import Session
 
 from services.backup.auditing import stretch
 from shared.catalog.backups.erasing import due_contents
+from shared.catalog.backups.held import held_copies
 from shared.catalog.backups.pins import release_page
 from shared.catalog.backups.retention import forget_items, page_of_held, unneeded
 from shared.catalog.backups.runs import has_open_items
 from shared.catalog.models import BackupContent, BackupItem, BackupRun, Loss, utc_now
-from shared.catalog.restores.blobs import held_copies
 from shared.catalog.restores.losses import losses_to_try
 from tests.support.catalogue import World
 
