@@ -6,7 +6,6 @@ import sys
 
 from services.replica import actors
 from services.replica.handlers import Deps
-from services.replica.shares import Shares
 from shared.runtime.assembly import Parts
 from shared.runtime.worker import run_worker
 
@@ -22,7 +21,6 @@ def _register(parts: Parts) -> None:
         catalogue=parts.catalogue,
         channels=parts.channels,
         slots=parts.slots,
-        shares=Shares(parts.settings.worker.threads),
     )
     actors.register(parts.outbox, parts.catalogue, deps)
 

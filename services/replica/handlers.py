@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from services.replica.shares import Shares
 from shared.catalog import fenced
 from shared.catalog.channel_slots import ChannelSlots, resource_of
 from shared.catalog.context import Catalogue
@@ -37,7 +36,6 @@ class Deps:
     catalogue: Catalogue
     channels: ChannelBook
     slots: ChannelSlots = field(default_factory=ChannelSlots)
-    shares: Shares = field(default_factory=Shares)
 
     @contextmanager
     def use(self, execution: Execution, found: tuple[OpenChannel, bool] | None) -> Iterator[None]:
@@ -54,7 +52,7 @@ class Deps:
                 resource=resource_of(opened.name),
                 after_seconds=self.slots.broken(opened.name, seconds),
             )
-        with self.shares.enter(opened, self.slots), self.slots.hold(execution, opened):
+        with self.slots.hold(execution, opened):
             yield
 
 
@@ -98,7 +96,13 @@ def copying(deps: Deps, *, points: str = "replica") -> CopyDeps:
             )
         )
 
-    return CopyDeps(db=deps.db, channels=deps.channels, points=points, on_damage=on_damage)
+    return CopyDeps(
+        db=deps.db,
+        channels=deps.channels,
+        points=points,
+        on_damage=on_damage,
+        slots=deps.slots,
+    )
 
 
 def _commit(execution: Execution, deps: Deps, job: ReplicaJob, copied: Copied | None) -> None:

@@ -1,17 +1,19 @@
 """A channel as something that only so many executions use at a time, and that can be broken.
 
-Whoever uses a channel does so inside of `ChannelSlots.hold`; a channel that is full or broken then
-parks the task, without a waiting thread and without an attempt.
+Whoever uses a channel does so inside of `ChannelSlots.hold`, or of `reading` where it only gives;
+a channel that is full, broken or silent then parks the task, without a waiting thread and without
+an attempt.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from shared.core.errors import ResourceBusy, UnavailableError
+from shared.core.shares import LOOK_SECONDS, Shares
 from shared.storage.errors import BreakerOpen
 
 if TYPE_CHECKING:
@@ -75,10 +77,14 @@ def slots_in_use(channels: _Names, places: Places | None) -> dict[str, int]:
 
 
 class ChannelSlots:
-    """The seam for handlers; one per process. Without `resources` nothing is limited."""
+    """The seam for handlers; one per process. Without `resources` no channel is ever full.
 
-    def __init__(self, resources: Resources | None = None) -> None:
+    `shares` keeps threads of the process free of channels that do not answer.
+    """
+
+    def __init__(self, resources: Resources | None = None, shares: Shares | None = None) -> None:
         self._resources = resources
+        self._shares = shares or Shares()
         #: Channels on whose breaker this process has parked tasks.
         self._broken: set[str] = set()
 
@@ -96,7 +102,8 @@ class ChannelSlots:
         `even_broken` is for a block that asks the breaker itself and answers as it likes.
 
         Raises ResourceBusy when it is full, its breaker is open (also one that opens in the block),
-        or Redis does not answer: leave it to the outbox, which parks the task, or try another
+        it does not answer and has its share of the threads (also later, from `execution.check`), or
+        Redis does not answer: leave it to the outbox, which parks the task, or try another
         channel. A place that is lost stops the execution. A channel without a limit costs nothing.
         """
         opened = found[0] if isinstance(found, tuple) else found
@@ -105,29 +112,63 @@ class ChannelSlots:
             return
         if not (even_broken or opened.ready()):
             raise self._broken_error(opened.name, opened.retry_after_seconds())
-        try:
-            if self._resources is None or opened.max_running <= 0:
-                yield
-            else:
-                with self._resources.hold(
-                    execution,
-                    resource_of(opened.name),
-                    limit=opened.max_running,
-                    is_well=opened.ready,
-                ):
+        with self._share(execution, opened.name, opened.silent_seconds):
+            try:
+                if self._resources is None or opened.max_running <= 0:
                     yield
-        except BreakerOpen as error:
-            name = str(error.facts.get("channel") or opened.name)
-            raise self._broken_error(name, error.retry_after_seconds) from error
-        if not opened.ready():
-            self._broken.add(opened.name)
-        elif opened.name in self._broken:
-            self._wake(opened.name)
+                else:
+                    with self._resources.hold(
+                        execution,
+                        resource_of(opened.name),
+                        limit=opened.max_running,
+                        is_well=opened.ready,
+                    ):
+                        yield
+            except BreakerOpen as error:
+                name = str(error.facts.get("channel") or opened.name)
+                raise self._broken_error(name, error.retry_after_seconds) from error
+        self._used(opened.name, is_well=opened.ready())
+
+    @contextmanager
+    def reading(self, execution: Execution, opened: OpenChannel) -> Iterator[None]:
+        """Only read from a channel in the block: it takes no place, but a share of the threads.
+
+        Raises ResourceBusy when it does not answer and has its share, also later from
+        `execution.check`: another channel that has the bytes may do, else the task is parked.
+        """
+        breaker = opened.read_breaker
+        with self._share(execution, opened.name, breaker.silent_seconds):
+            yield
+        self._used(opened.name, is_well=breaker.ready())
 
     def broken(self, channel: str, seconds: float) -> float:
         """Note that tasks are parked on a channel's breaker; returns how long they wait at most."""
         self._broken.add(channel)
         return seconds + random.uniform(*_SPREAD_SECONDS)
+
+    @contextmanager
+    def _share(
+        self, execution: Execution, channel: str, silent_seconds: Callable[[], float]
+    ) -> Iterator[None]:
+        def refusal() -> ResourceBusy:
+            return ResourceBusy(
+                f"channel {channel} does not answer those who use it now",
+                resource=resource_of(channel),
+                after_seconds=self.broken(channel, LOOK_SECONDS),
+            )
+
+        with (
+            self._shares.enter(channel, silent_seconds, refusal=refusal) as share,
+            execution.guarded(share.check),
+        ):
+            yield
+
+    def _used(self, channel: str, *, is_well: bool) -> None:
+        """Let others follow who are parked on a channel that has just been used."""
+        if not is_well:
+            self._broken.add(channel)
+        elif channel in self._broken:
+            self._wake(channel)
 
     def _broken_error(self, channel: str, seconds: float) -> ResourceBusy:
         return ResourceBusy(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from shared.catalog.channel_slots import ChannelSlots
 from shared.catalog.erasing import ChannelBook
 from shared.core.errors import CorruptError
 from shared.outbox.db import Database
@@ -80,3 +81,4 @@ class CopyDeps:
     channels: ChannelBook
     points: str = "copy"
     on_damage: Callable[[Damage], None] = _ignore
+    slots: ChannelSlots = field(default_factory=ChannelSlots)

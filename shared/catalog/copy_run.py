@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from shared.catalog.channel_slots import resource_of
 from shared.catalog.copy_job import Copied, CopyDeps, CopyJob, Damage, Method, NoSource, SourceCopy
 from shared.catalog.sending import IntentRows, Sender, done
+from shared.core.errors import ResourceBusy
 from shared.core.failpoints import failpoint
 from shared.storage.channel import Remote
 from shared.storage.errors import BreakerOpen, ChannelError, SourceError, SourceUnavailable
@@ -61,10 +63,16 @@ class CopyRun:
         """Try the sources in turn."""
         failed: dict[str, str] = {}
         damaged = 0
+        silent: ResourceBusy | None = None
         for source, opened in self._sources(failed):
             self._execution.check()
             try:
-                return self._from(source, opened)
+                with self._deps.slots.reading(self._execution, opened):
+                    return self._from(source, opened)
+            except ResourceBusy as busy:
+                if busy.resource != resource_of(source.channel):
+                    raise
+                silent = busy
             except SourceUnavailable as error:
                 failed[source.channel] = str(error.facts.get("reason", error))
             except SourceError as error:
@@ -76,6 +84,8 @@ class CopyRun:
             except ChannelError as error:
                 self._note_failure(error)
                 raise
+        if silent is not None:
+            raise silent
         reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
         if damaged == len(self._job.sources):
             raise NoSource(f"no copy can be read: {reasons or 'there is none'}")

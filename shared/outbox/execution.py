@@ -60,6 +60,7 @@ class Execution:
     """
 
     __slots__ = (
+        "_guards",
         "_ports",
         "_shields",
         "_stop_event",
@@ -123,6 +124,7 @@ class Execution:
         self.result: dict[str, Any] | None = None
         self.deadline = Deadline()
         self._shields = 0
+        self._guards: tuple[Callable[[], None], ...] = ()
         self._stop_event: threading.Event | None = None
 
     # -- what a handler uses ---------------------------------------------------------------
@@ -146,6 +148,21 @@ class Execution:
             raise self.stop_error
         if monotonic() >= self.lease_ends:
             raise LeaseLost("the lease ran out before it was renewed", task_id=self.task.id)
+        for guard in self._guards:
+            guard()
+
+    @contextmanager
+    def guarded(self, guard: Callable[[], None]) -> Iterator[None]:
+        """Let `check` ask `guard` as well in the block: what it raises ends the work of the block.
+
+        For those who hold something that the execution may have to give up while it waits.
+        """
+        before = self._guards
+        self._guards = (*before, guard)
+        try:
+            yield
+        finally:
+            self._guards = before
 
     def wait(self, seconds: float) -> None:
         """Sleep, but wake and raise at once when the execution must stop."""

@@ -13,6 +13,7 @@ from shared.catalog.kinds import RegisteredCatalogue, register_kinds
 from shared.catalog.origins.slots import OriginLimits
 from shared.catalog.secret_box import SecretBox
 from shared.coordination.slots import COMMAND_SECONDS, SLOT_SECONDS, RedisSlots
+from shared.core.shares import Shares
 from shared.outbox.outbox import Outbox
 from shared.runtime.database import build_engine
 from shared.runtime.metrics import Metrics, product_version
@@ -37,6 +38,7 @@ class Parts:
     staging: Staging
     secrets: SecretBox
     slots: ChannelSlots
+    shares: Shares
 
 
 def assemble(settings: Settings, metrics: Metrics, *, threads: int) -> Parts:
@@ -60,6 +62,7 @@ def assemble(settings: Settings, metrics: Metrics, *, threads: int) -> Parts:
         limits=OriginLimits(ChannelLimits(channels), max_running=settings.origin.max_running),
     )
     outbox.subscribe(metrics.on_signal)
+    shares = Shares(threads)
     return Parts(
         settings=settings,
         engine=engine,
@@ -74,7 +77,8 @@ def assemble(settings: Settings, metrics: Metrics, *, threads: int) -> Parts:
             settings, node=lambda: outbox.context.node, channels=ObservedChannels(meter)
         ),
         secrets=secrets,
-        slots=ChannelSlots(outbox.resources),
+        slots=ChannelSlots(outbox.resources, shares),
+        shares=shares,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from shared.core.clock import monotonic
 from shared.core.errors import BloxError, StopError
+from shared.core.shares import SILENT_SECONDS
 from shared.storage.errors import BreakerOpen, DeadlinePassed, SourceUnavailable, harms_channel
 
 State = Literal["closed", "open", "half_open"]
@@ -21,6 +22,8 @@ State = Literal["closed", "open", "half_open"]
 FAILURES = 5
 #: Seconds until one call may try whether it is well again.
 OPEN_SECONDS = 15.0
+#: A call that ended sooner without an answer tells nothing of a silence.
+SHORT_SECONDS = 0.5
 
 
 class Breaker:
@@ -47,12 +50,31 @@ class Breaker:
         #: When the next call may pass; None while closed.
         self._next_probe_at: float | None = None
         self._probing = False
+        #: Calls that wait for an answer which should come soon.
+        self._waiting = 0
+        #: Since when nothing has come although something was asked; None when something has.
+        self._silent_since: float | None = None
         self._heard_at = -math.inf
 
     def silent_seconds(self) -> float:
-        """Return the seconds since a call was last answered; infinite when none ever was."""
+        """Return for how long calls have waited without anything coming; 0 when none waits.
+
+        A call that was given up after a while leaves the silence as it is: only a sign of life ends
+        it.
+        """
         with self._lock:
-            return self._clock() - self._heard_at
+            return 0.0 if self._silent_since is None else self._clock() - self._silent_since
+
+    def moved(self) -> None:
+        """Note that bytes of a call leave, before it is answered.
+
+        The first of them leave for somebody who is dead as well: they do not end a silence that
+        has lasted.
+        """
+        with self._lock:
+            now = self._clock()
+            if self._silent_since is not None and now - self._silent_since < SILENT_SECONDS:
+                self._silent_since = now
 
     @property
     def state(self) -> State:
@@ -94,6 +116,7 @@ class Breaker:
         """Report a call that the channel answered, be it with an error of the caller's."""
         with self._lock:
             self._heard_at = self._clock()
+            self._silent_since = self._heard_at if self._waiting else None
             self._failures = 0
             self._next_probe_at = None
             self._probing = False
@@ -115,18 +138,45 @@ class Breaker:
                 self._probing = False
 
     @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Let the body pass and report how it went."""
+    def watch(self, *, is_prompt: bool = True) -> Iterator[None]:
+        """Let the body pass and report how it went. See `report`."""
         self.enter()
-        with self.report():
+        with self.report(is_prompt=is_prompt):
             yield
 
     @contextmanager
-    def report(self, *, is_fair: bool = True) -> Iterator[None]:
+    def report(self, *, is_fair: bool = True, is_prompt: bool = True) -> Iterator[None]:
         """Report how the body went, which is under way already: an open breaker does not stop it.
 
-        What is not fair to the channel says nothing when it fails.
+        What is not fair to the channel says nothing when it fails. What is not prompt, as a copy
+        inside of the provider, may take minutes: that is no silence.
         """
+        if not is_prompt:
+            with self._report(is_fair=is_fair):
+                yield
+            return
+        with self.waiting(), self._report(is_fair=is_fair):
+            yield
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wait in the block for something that should come soon."""
+        with self._lock:
+            began = self._clock()
+            self._waiting += 1
+            if self._silent_since is None:
+                self._silent_since = began
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                is_short = self._clock() - began < SHORT_SECONDS
+                if not self._waiting and (is_short or self._heard_at >= began):
+                    self._silent_since = None
+
+    @contextmanager
+    def _report(self, *, is_fair: bool) -> Iterator[None]:
         try:
             yield
         except BaseException as error:

@@ -46,7 +46,7 @@ class GuardedChannel:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._inner = inner
-        self._watch_writes = breaker.watch
+        self._writes = breaker
         self._reads = reads or breaker
         self._watch = self._reads.watch
         self._clock = clock
@@ -68,15 +68,17 @@ class GuardedChannel:
 
     def prepare(self, *, deadline: Deadline) -> None:
         """See Channel.prepare."""
-        with self._watch_writes():
+        with self._writes.watch():
             self._inner.prepare(deadline=deadline)
 
     def put(
         self, key: str, body: Body, *, sha256: str, if_absent: bool = False, deadline: Deadline
     ) -> Stored:
         """See Channel.put."""
-        with self._watch_writes():
-            return self._inner.put(key, body, sha256=sha256, if_absent=if_absent, deadline=deadline)
+        with self._writes.watch():
+            return self._inner.put(
+                key, self._moving(body), sha256=sha256, if_absent=if_absent, deadline=deadline
+            )
 
     @contextmanager
     def get(
@@ -109,7 +111,7 @@ class GuardedChannel:
 
     def copy(self, source: str, key: str, *, deadline: Deadline) -> Stored:
         """See Channel.copy."""
-        with self._watch_writes():
+        with self._writes.watch(is_prompt=False):
             return self._inner.copy(source, key, deadline=deadline)
 
     def remote(self, key: str) -> Remote:
@@ -118,7 +120,7 @@ class GuardedChannel:
 
     def copy_remote(self, source: Remote, key: str, *, sha256: str, deadline: Deadline) -> Stored:
         """See Channel.copy_remote."""
-        with self._watch_writes():
+        with self._writes.watch(is_prompt=False):
             return self._inner.copy_remote(source, key, sha256=sha256, deadline=deadline)
 
     def copy_part(
@@ -133,23 +135,23 @@ class GuardedChannel:
         deadline: Deadline,
     ) -> Part:
         """See Channel.copy_part."""
-        with self._watch_writes():
+        with self._writes.watch(is_prompt=False):
             return self._inner.copy_part(
                 source, key, upload_id, number, offset=offset, length=length, deadline=deadline
             )
 
     def create_upload(self, key: str, *, sha256: str = "", deadline: Deadline) -> str:
         """See Channel.create_upload."""
-        with self._watch_writes():
+        with self._writes.watch():
             return self._inner.create_upload(key, sha256=sha256, deadline=deadline)
 
     def put_part(
         self, key: str, upload_id: str, number: int, body: Body, *, offset: int, deadline: Deadline
     ) -> Part:
         """See Channel.put_part."""
-        with self._watch_writes():
+        with self._writes.watch():
             return self._inner.put_part(
-                key, upload_id, number, body, offset=offset, deadline=deadline
+                key, upload_id, number, self._moving(body), offset=offset, deadline=deadline
             )
 
     def list_parts(self, key: str, upload_id: str, *, deadline: Deadline) -> Iterator[Part]:
@@ -162,7 +164,7 @@ class GuardedChannel:
         self, key: str, upload_id: str, parts: Sequence[Part], *, deadline: Deadline
     ) -> Stored:
         """See Channel.complete_upload."""
-        with self._watch_writes():
+        with self._writes.watch(is_prompt=False):
             return self._inner.complete_upload(key, upload_id, parts, deadline=deadline)
 
     def abort_upload(self, key: str, upload_id: str, *, deadline: Deadline) -> None:
@@ -187,6 +189,15 @@ class GuardedChannel:
             return self._inner.sweep_partial(
                 minimum_age_seconds=minimum_age_seconds, deadline=deadline
             )
+
+    def _moving(self, body: Body) -> Body:
+        """Return a body that tells the breaker of each chunk that the channel takes."""
+
+        def pace(count: int) -> None:
+            body.pace(count)  # Waits for our own limits: that is no silence of the channel's.
+            self._writes.moved()
+
+        return Body(body.view(), pace=pace)
 
     def _each(self, items: Iterator[T]) -> Iterator[T]:
         while True:

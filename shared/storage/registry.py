@@ -50,8 +50,8 @@ class OpenChannel:
         return max(self.breaker.retry_after_seconds(), self.read_breaker.retry_after_seconds())
 
     def silent_seconds(self) -> float:
-        """Return the seconds since the channel last answered any call."""
-        return min(self.breaker.silent_seconds(), self.read_breaker.silent_seconds())
+        """Return for how long the channel has let calls of either kind wait without any sign."""
+        return max(self.breaker.silent_seconds(), self.read_breaker.silent_seconds())
 
     @classmethod
     def around(cls, channel: Channel, tuning: Tuning | None = None) -> OpenChannel:

@@ -1,35 +1,39 @@
-"""A replica target that is dead holds up neither other targets nor requests: real threads."""
+"""A server that accepts and never answers holds up nobody else: each service on real threads.
+
+There is always more work for the silent one than there are threads, and it comes first.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
-from services.replica import actors
-from services.replica.handlers import Deps
-from services.replica.shares import Shares
+from services.replica import actors as replica_actors
+from services.replica.handlers import Deps as ReplicaDeps
 from shared.catalog.channel_catalogue import ChannelCatalogue
+from shared.catalog.channel_slots import ChannelSlots
 from shared.catalog.channels import ChannelInput, put_channel
-from shared.catalog.kinds import register_kinds
-from shared.catalog.models import Replica
-from shared.core.clock import monotonic
+from shared.catalog.kinds import RegisteredCatalogue
+from shared.catalog.models import Location
+from shared.core.shares import Shares
 from shared.outbox.outbox import Outbox
+from shared.outbox.schema import tasks
 from shared.storage.registry import OpenChannel
-from tests.support.effects import settings_for
 from tests.support.eventually import eventually
 from tests.support.handlers import Stand
 from tests.support.replicas import Copies
+from tests.support.threads import Attach, on_threads
 
 pytestmark = pytest.mark.databases("mariadb")
 
 THREADS = 4
+#: More than there are threads.
+MANY = 12
 #: Far below the 30 seconds that a call to a server takes to fail that says nothing.
 PATIENCE_SECONDS = 15.0
 
@@ -60,74 +64,85 @@ class WithDead:
         return self._table.find(name) if name == "dead" else self._stand.channels.find(name)
 
 
-@contextmanager
-def working(stand: Stand, channels: WithDead, url: str, redis_url: str, ns: str) -> Iterator[None]:
-    """Run the replica service's handlers on threads."""
-    engine = sa.create_engine(url, pool_size=20)
-    outbox = Outbox(engine, redis_url, namespace=ns, settings=settings_for(4.0))
-    catalogue = register_kinds(outbox, grace_seconds=0.0)
-    deps = Deps(
-        db=outbox.context.db, catalogue=catalogue, channels=channels, shares=Shares(THREADS)
-    )
-    actors.register(outbox, catalogue, deps)
-    stand.catalogue = catalogue
-    stand.upload = dataclasses.replace(stand.upload, catalogue=catalogue)
-    stopping = threading.Event()
-    compensator = outbox.compensator()
-    scans = threading.Thread(target=compensator.run, args=(stopping,), daemon=True)
-    outbox.start_worker(threads=THREADS)
-    scans.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        scans.join(10)
-        outbox.stop_consuming()
-        outbox.drain(5)
-        outbox.close(5)
-        engine.dispose()
+@pytest.fixture
+def channels(stand: Stand, black_hole: str) -> WithDead:
+    return WithDead(stand, black_hole)
 
 
-def test_other_targets_and_requests_go_on(
-    stand: Stand, blox_url: str, redis_url: str, namespace: str, black_hole: str
-) -> None:
-    channels = WithDead(stand, black_hole)
-    copies = Copies(stand, replicas=())
-    to_dead = stand.bucket("one", channels=["a"], replicas=["dead"])
-    to_b = stand.bucket("two", channels=["a"], replicas=["b"])
-    dead_puts = [stand.put(to_dead, f"k{n}", f"dead {n}".encode()) for n in range(12)]
-    puts = [stand.put(to_b, f"k{n}", f"alive {n}".encode()) for n in range(6)]
-
-    def is_copied(blob_id: int) -> bool:
-        return copies.replica(blob_id).state == "completed"
-
-    for put in dead_puts:
+def store(stand: Stand, bucket_id: int, count: int) -> list[int]:
+    """Store objects; returns the ids of their blobs."""
+    puts = [stand.put(bucket_id, f"k{n}", f"{bucket_id} {n}".encode()) for n in range(count)]
+    for put in puts:
         assert stand.work(put.task_id) == "completed"
-    with working(stand, channels, blox_url, redis_url, namespace):
-        # The dead target has the threads that it gets.
-        eventually(lambda: running(stand) >= THREADS - 1, 20)
-        began = monotonic()
-        for put in puts:
-            assert stand.work(put.task_id) == "completed"
-        assert monotonic() - began < PATIENCE_SECONDS
-        for put in puts:
-            blob_id = stand.version(put.version_id).blob_id
-            eventually(lambda blob_id=blob_id: is_copied(blob_id), PATIENCE_SECONDS)  # type: ignore[misc]
-        states = stand.look(
-            lambda session: set(
-                session.scalars(sa.select(Replica.state).where(Replica.channel == "dead"))
-            )
+    return [stand.version(put.version_id).blob_id or 0 for put in puts]
+
+
+def stand_on_dead(stand: Stand, blob_ids: Sequence[int]) -> None:
+    """Let contents stand on the dead channel, as if it had died after they were stored."""
+
+    def write(session: Session) -> None:
+        session.execute(
+            sa.update(Location).where(Location.blob_id.in_(blob_ids)).values(channel="dead")
         )
-        assert states == {"pending"}
+
+    stand.db.run_session(write)
 
 
 def running(stand: Stand) -> int:
     """Count the tasks that run."""
-    return stand.look(
-        lambda session: (
-            session.scalar(
-                sa.text("SELECT COUNT(*) FROM tasks WHERE queue = 'replica' AND state = 'running'")
-            )
-            or 0
-        )
+    statement = sa.select(sa.func.count()).where(tasks.c.state == "running")
+    return stand.look(lambda session: session.scalar(statement) or 0)
+
+
+def attempts(stand: Stand, queue: str) -> int:
+    """Count the attempts of a queue's tasks that have not ended well."""
+    statement = sa.select(sa.func.sum(tasks.c.attempt)).where(
+        tasks.c.queue == queue, tasks.c.state != "completed"
     )
+    return stand.look(lambda session: int(session.scalar(statement) or 0))
+
+
+def replica(channels: WithDead) -> Attach:
+    """Return what attaches the replica service."""
+
+    def attach(
+        outbox: Outbox, catalogue: RegisteredCatalogue, _: Shares, slots: ChannelSlots
+    ) -> None:
+        deps = ReplicaDeps(
+            db=outbox.context.db, catalogue=catalogue, channels=channels, slots=slots
+        )
+        replica_actors.register(outbox, catalogue, deps)
+
+    return attach
+
+
+def test_copies_to_another_target_and_requests_go_on(
+    stand: Stand, channels: WithDead, blox_url: str, redis_url: str, namespace: str
+) -> None:
+    copies = Copies(stand, replicas=())
+    store(stand, stand.bucket("one", channels=["a"], replicas=["dead"]), MANY)
+    to_b = stand.bucket("two", channels=["a"], replicas=["b"])
+    with on_threads(stand, blox_url, redis_url, namespace, replica(channels), threads=THREADS):
+        eventually(lambda: running(stand) == THREADS, 20, message="all threads ask the dead one")
+        for blob_id in store(stand, to_b, 6):
+            eventually(
+                lambda blob_id=blob_id: copies.replica(blob_id).state == "completed",
+                PATIENCE_SECONDS,
+            )
+        assert attempts(stand, "replica") == 0
+
+
+def test_copies_from_another_source_to_the_same_target_go_on(
+    stand: Stand, channels: WithDead, blox_url: str, redis_url: str, namespace: str
+) -> None:
+    copies = Copies(stand, replicas=())
+    stand_on_dead(stand, store(stand, stand.bucket("one", channels=["a"], replicas=["b"]), MANY))
+    from_a = stand.bucket("two", channels=["a"], replicas=["b"])
+    with on_threads(stand, blox_url, redis_url, namespace, replica(channels), threads=THREADS):
+        eventually(lambda: running(stand) == THREADS, 20, message="all threads ask the dead one")
+        for blob_id in store(stand, from_a, 6):
+            eventually(
+                lambda blob_id=blob_id: copies.replica(blob_id).state == "completed",
+                PATIENCE_SECONDS,
+            )
+        assert attempts(stand, "replica") == 0

@@ -146,3 +146,56 @@ def test_what_says_nothing_does_not_interrupt_a_row_of_failures(breaker: Breaker
     call(breaker, DeadlinePassed())
     fail(breaker, 1)
     assert breaker.state == "open"
+
+
+def test_silence_begins_with_the_first_call_that_nothing_comes_of(
+    breaker: Breaker, clock: Clock
+) -> None:
+    assert breaker.silent_seconds() == 0
+    with breaker.watch():
+        clock.now += 2
+        assert breaker.silent_seconds() == 2
+        with breaker.watch():
+            clock.now += 2
+            assert breaker.silent_seconds() == 4
+        assert breaker.silent_seconds() == 0, "one was answered"
+        clock.now += 1
+        assert breaker.silent_seconds() == 1
+    clock.now += 5
+    assert breaker.silent_seconds() == 0, "nobody waits"
+
+
+def test_only_a_sign_of_life_ends_a_silence(breaker: Breaker, clock: Clock) -> None:
+    def call_in_vain(error: BaseException) -> None:
+        with breaker.watch():
+            breaker.moved()  # Into a buffer of ours, for all that is known.
+            clock.now += 4
+            raise error
+
+    with pytest.raises(ChannelUnavailable):
+        call_in_vain(ChannelUnavailable())
+    clock.now += 4
+    assert breaker.silent_seconds() == 8
+    with pytest.raises(LeaseLost):
+        call_in_vain(LeaseLost())
+    assert breaker.silent_seconds() == 12
+    call(breaker, ObjectMissing())
+    assert breaker.silent_seconds() == 0
+
+
+def test_bytes_that_move_are_no_silence(breaker: Breaker, clock: Clock) -> None:
+    with breaker.watch():
+        for _ in range(9):
+            clock.now += 1
+            breaker.moved()
+        clock.now += 1
+        assert breaker.silent_seconds() == 1
+
+
+def test_what_takes_its_time_or_fails_at_once_is_no_silence(breaker: Breaker, clock: Clock) -> None:
+    with breaker.watch(is_prompt=False):
+        clock.now += 60
+        assert breaker.silent_seconds() == 0
+    fail(breaker, 1)
+    clock.now += 60
+    assert breaker.silent_seconds() == 0
