@@ -58,9 +58,15 @@ def store(execution: Execution, payload: StoreUpload, deps: Deps) -> Retry | Sno
                 if try_channel(upload, found[0]):
                     return None
         except ResourceBusy as busy:
-            # An open breaker shows in the candidates by itself.
-            if not busy.after_seconds:
-                upload.full.add(choice.channel)
+            upload.busy[choice.channel] = busy
+            _uncount(upload, choice.channel)
+
+
+def _uncount(upload: Upload, channel: str) -> None:
+    """Take back a try that had to make room before anything of it had arrived."""
+    current = upload.plan.current
+    if current is not None and current.channel == channel and current.progress is None:
+        keep(upload, upload.plan.uncounted())
 
 
 def _candidates(upload: Upload) -> Sequence[Candidate]:
@@ -76,7 +82,7 @@ def _candidates(upload: Upload) -> Sequence[Candidate]:
                 name,
                 is_enabled=is_enabled,
                 is_ready=opened.ready(),
-                is_full=name in upload.full,
+                is_full=name in upload.busy,
                 opens_in_seconds=opened.retry_after_seconds(),
             )
         )
@@ -88,8 +94,8 @@ def _give_up(upload: Upload, choice: rules.Choice) -> Retry | Snooze | Fail:
     reasons = "; ".join(f"{name}: {reason}" for name, reason in upload.failed_now.items())
     match choice:
         case rules.WaitForPlace(channel=channel):
-            reason = f"channel {channel} has no free place"
-            return Snooze(0, reason, resource=resource_of(channel))
+            busy = upload.busy[channel]
+            return Snooze(busy.after_seconds, str(busy), resource=busy.resource)
         case rules.WaitForBreaker(channel=channel, seconds=seconds):
             wait = upload.deps.slots.broken(channel, seconds)
             return Snooze(wait, "breakers are open", resource=resource_of(channel))

@@ -21,7 +21,7 @@ from shared.catalog.locking import lock_blobs
 from shared.catalog.sending import TIDY_SECONDS, LocationRows, Sender, done
 from shared.catalog.store import IntentLost, Job, StoreCommit, StoredVersion, read_job
 from shared.core.clock import Deadline
-from shared.core.errors import SupersededError
+from shared.core.errors import ResourceBusy, SupersededError
 from shared.core.failpoints import failpoint
 from shared.outbox import Execution
 from shared.outbox.completion import Completion
@@ -56,8 +56,8 @@ class Upload:
     job: Job
     plan: Plan
     failed_now: dict[str, str] = field(default_factory=dict)
-    #: Channels without a free place, as far as this execution has asked.
-    full: set[str] = field(default_factory=set)
+    #: Channels without a free place, or silent, as far as this execution has asked.
+    busy: dict[str, ResourceBusy] = field(default_factory=dict)
 
 
 class UploadRows(LocationRows):
