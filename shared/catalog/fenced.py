@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.outbox.db import TRIES, Database
+from shared.outbox.db import TRIES, BusyError, Database
 
 if TYPE_CHECKING:
     from shared.outbox.completion import Completion
@@ -72,10 +72,12 @@ def _again(execution: Execution, db: Database, once: Callable[[], T]) -> T:
     for left in range(TRIES - 1, -1, -1):
         try:
             return once()
+        except BusyError:
+            if left == 0:
+                raise
         except db.errors as error:
             # A refused unique key means that another committed first: the next look sees it.
-            is_race = isinstance(error, sa.exc.IntegrityError)
-            if left == 0 or not (is_race or db.is_retryable(error)):
+            if left == 0 or not isinstance(error, sa.exc.IntegrityError):
                 raise
-            execution.wait(random.uniform(0.001, 0.02))
+        execution.wait(random.uniform(0.001, 0.02))
     raise AssertionError("unreachable")

@@ -26,7 +26,7 @@ from shared.core.errors import (
 from shared.core.failpoints import failpoint
 from shared.outbox import rows
 from shared.outbox.context import OutboxContext
-from shared.outbox.db import cursor_of
+from shared.outbox.db import BusyError, cursor_of
 from shared.outbox.ends import EnqueuePort
 from shared.outbox.execution import Execution, Lock
 from shared.outbox.records import add_event, add_events, progress_event, result_text
@@ -140,14 +140,17 @@ class Completions:
         """Give a Session that is rolled back unless the block commits it.
 
         A database in trouble comes out as UnavailableError, so that no deadlock reaches a handler
-        as such and the retry policy sees what it is.
+        as such and the retry policy sees what it is; as BusyError when nothing was written and the
+        same transaction may be tried again.
         """
         db = self._context.db
         try:
             with Session(db.engine, expire_on_commit=False) as session:
                 yield session
         except db.errors as error:
-            if db.is_retryable(error) or db.is_outage(error):
+            if db.is_retryable(error):
+                raise BusyError("the database is too busy", error=str(error)) from error
+            if db.is_outage(error):
                 raise UnavailableError("the database is in trouble", error=str(error)) from error
             raise
 

@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog import fenced
 from shared.core.errors import CancelRequested, LeaseLost, PermanentError, UnavailableError
 from shared.outbox import rows
 from shared.outbox.cancel import cancel, supersede
@@ -291,6 +292,42 @@ def test_deadlock_in_the_block_is_a_transient_error(bench: Bench, things: Things
 
     threads = [Thread(lambda: complete(0, (1, 2))), Thread(lambda: complete(1, (2, 1)))]
     assert sorted(thread.join_answer() for thread in threads) == ["completed", "unavailable"]
+
+
+@pytest.mark.databases("mariadb")
+@pytest.mark.parametrize("how", ["complete", "fenced"])
+def test_a_catalogue_commit_is_tried_again_after_a_deadlock_in_its_body(
+    bench: Bench, things: Things, how: str
+) -> None:
+    things.add(1)
+    things.add(2)
+    tasks = [bench.put(MAIL), bench.put(MAIL)]
+    both = threading.Barrier(2, timeout=20)
+    tries = [0, 0]
+
+    def commit(me: int, order: tuple[int, int]) -> None:
+        def body(session: Session) -> None:
+            tries[me] += 1
+            _write(session, order[0], f"by {me}")
+            if tries[me] == 1:
+                both.wait()
+            _write(session, order[1], f"by {me}")
+
+        execution = bench.run(tasks[me])
+        if how == "fenced":
+            fenced.fenced(execution, bench.context.db, lock=fenced.no_lock, body=body)
+        else:
+            fenced.complete(
+                execution,
+                bench.context.db,
+                lock=fenced.no_lock,
+                body=lambda tx: body(tx.session),
+            )
+
+    threads = [Thread(lambda: commit(0, (1, 2))), Thread(lambda: commit(1, (2, 1)))]
+    for thread in threads:
+        thread.join_answer()
+    assert sorted(tries) == [1, 2]
 
 
 @pytest.mark.databases("mariadb")
