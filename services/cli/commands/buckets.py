@@ -13,6 +13,7 @@ from services.cli.stack import DirectoryOption, open_parts
 from shared.catalog.accounts import list_tenants
 from shared.catalog.buckets import get_bucket, list_buckets
 from shared.catalog.models import Bucket
+from shared.catalog.rereviews.runs import list_runs, show_run
 
 app = typer.Typer(help="Look at buckets.", no_args_is_help=True)
 
@@ -44,7 +45,11 @@ def show(
     """Show one bucket."""
     with open_parts(directory) as parts, Session(parts.engine) as session:
         bucket = get_bucket(session, tenant, name)
-        fields = {**_row(bucket), "review_policy": bucket.review_policy}
+        fields = {
+            **_row(bucket),
+            "review_policy": bucket.review_policy,
+            "re_review": _newest_run(session, bucket),
+        }
     show_fields(fields, output)
 
 
@@ -60,6 +65,21 @@ def _buckets(session: Session, tenant: str) -> list[Bucket]:
     while page := list_buckets(session, tenant, after=found[-1].name if found else "", limit=_PAGE):
         found += page
     return found
+
+
+def _newest_run(session: Session, bucket: Bucket) -> dict[str, Any] | None:
+    """Return how far the bucket's newest run of re-reviews is, None without any."""
+    for run in list_runs(session, bucket.id, limit=1):
+        progress = show_run(session, bucket.tenant_id, run.id)
+        return {
+            "id": run.id,
+            "state": run.state,
+            "seen": run.seen,
+            "planned": run.planned,
+            "reviews": progress.reviews,
+            "task_id": run.task_id,
+        }
+    return None
 
 
 def _row(bucket: Bucket) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from shared.catalog.invariants.objects import object_breaches
 from shared.catalog.invariants.origins import origin_breaches
 from shared.catalog.invariants.removal import removal_breaches
 from shared.catalog.invariants.replicas import replica_breaches
+from shared.catalog.invariants.rereviews import rereview_breaches
 from shared.catalog.invariants.reviews import review_breaches
 from shared.catalog.invariants.sessions import session_breaches
 from shared.catalog.invariants.work import work_breaches
@@ -40,6 +41,7 @@ def row_breaches(
     yield from work_breaches(session, late, swept, serves_deletions=serves_deletions)
     yield from session_breaches(session, late, swept)
     yield from review_breaches(session)
+    yield from rereview_breaches(session, swept)
     yield from removal_breaches(session, late)
     yield from backup_breaches(session, late, swept)
     yield from replica_breaches(session, late)

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from shared.catalog.buckets import BucketSpec, get_bucket, put_bucket
+from shared.catalog.invariants.rereviews import rereview_breaches
 from shared.catalog.invariants.reviews import review_breaches
 from shared.catalog.invariants.work import work_breaches
 from shared.catalog.models import Review, ReviewRun, Version, utc_now
@@ -100,6 +101,10 @@ def check_invariants(stand: Stand) -> None:
     now = stand.look(lambda session: session.scalar(sa.select(utc_now(60))))
     assert now is not None
     found = stand.look(
-        lambda session: [*review_breaches(session), *work_breaches(session, now, now)]
+        lambda session: [
+            *review_breaches(session),
+            *rereview_breaches(session, now),
+            *work_breaches(session, now, now),
+        ]
     )
     assert found == []
