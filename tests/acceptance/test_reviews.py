@@ -82,3 +82,28 @@ def test_an_overwrite_that_is_in_review_leaves_the_old_content_readable(reviewed
     assert reviewed.get("reviewed/a.txt").text == "first"
     put(reviewed, "a.txt", "third, contraband")
     assert reviewed.get("reviewed/a.txt").text == "first"
+
+
+def test_rules_that_change_are_brought_to_what_is_there(reviewed: Tenant) -> None:
+    for key, text in (("good.txt", "a letter"), ("odd.txt", "a letter of marque")):
+        put(reviewed, key, text)
+        eventually(lambda key=key: reviewed.state(f"reviewed/{key}") == "stored", PATIENCE)
+    reviewed.bucket("reviewed", review_policy={**POLICY, "reject_keywords": ["marque"]})
+    (run,) = reviewed.http.get("/buckets/reviewed/re-reviews").json()["items"]
+    assert run["started_by"] == "policy change"
+
+    def done() -> dict[str, Any]:
+        shown: dict[str, Any] = reviewed.http.get(f"/re-reviews/{run['id']}").json()
+        return shown if shown["is_done"] else {}
+
+    shown = eventually(done, PATIENCE)
+    assert (shown["state"], shown["reviews"]) == ("planned", {"passed": 1, "rejected": 1})
+    assert reviewed.get("reviewed/good.txt").text == "a letter"
+    assert reviewed.get("reviewed/odd.txt").status_code == 404
+    # A mistake: what was blocked is kept for a while.
+    (blocked,) = [one for one in reviews(reviewed, "rejected") if one["key"] == "odd.txt"]
+    released = reviewed.http.post(f"/reviews/{blocked['id']}:release")
+    assert (released.status_code, released.json()["state"]) == (200, "passed"), released.text
+    assert reviewed.get("reviewed/odd.txt").text == "a letter of marque"
+    reviewed.bucket("reviewed", review_policy={**POLICY, "on_change": "leave"})
+    assert len(reviewed.http.get("/buckets/reviewed/re-reviews").json()["items"]) == 1
