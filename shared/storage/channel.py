@@ -32,19 +32,6 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """An object that was written.
-
-    `md5` is there when the channel sent it along and the provider answered with the same.
-    """
-
-    key: str
-    size: int
-    etag: str
-    md5: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
     """What a channel knows of an object without reading it.
 
@@ -59,6 +46,21 @@ class Found:
     md5: str | None = None
     sha256: str | None = None
     declared_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An object that was written.
+
+    `md5` is there when the channel sent it along and the provider answered with the same. `found`
+    is there when the channel asked for the object after it was written: nobody need ask again.
+    """
+
+    key: str
+    size: int
+    etag: str
+    md5: str | None = None
+    found: Found | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,7 +356,7 @@ class S3Channel:
             raise ChannelUnavailable(
                 "written, but not there", code="lost_write", channel=self.name, key=key
             )
-        return Stored(key=key, size=found.size, etag=found.etag)
+        return Stored(key=key, size=found.size, etag=found.etag, found=found)
 
     def _where(self, key: str) -> dict[str, Any]:
         check_key(key)

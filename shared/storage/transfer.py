@@ -25,6 +25,7 @@ from shared.storage.errors import (
     ChecksumMismatch,
     DeadlinePassed,
     KeyTaken,
+    ObjectMissing,
     SourceError,
     SourceUnavailable,
     UploadGone,
@@ -165,12 +166,17 @@ class _Transfer:
         return self._proven(stored.md5)
 
     def _copy(self) -> Found:
-        self._reader.check_size()
         assert self._remote is not None
-        self._channel.copy_remote(
-            self._remote, self._key, sha256=self._sha256, deadline=self._deadline
-        )
-        return self._proven(self._md5)
+        try:
+            stored = self._channel.copy_remote(
+                self._remote, self._key, sha256=self._sha256, deadline=self._deadline
+            )
+        except ObjectMissing:
+            self._reader.check_size()  # Not the channel's fault, if the source is gone.
+            raise
+        if stored.size != self._size:
+            self._reader.check_size()
+        return self._proven(self._md5, stored.found)
 
     def _in_parts(self, resume: Progress | None) -> Transferred:
         if resume is not None:
@@ -259,11 +265,11 @@ class _Transfer:
             self._turns.release()
 
     def _complete(self, upload_id: str, parts: list[Part]) -> Found:
-        self._channel.complete_upload(self._key, upload_id, parts, deadline=self._deadline)
+        stored = self._channel.complete_upload(self._key, upload_id, parts, deadline=self._deadline)
         failpoint("storage.completed")
-        return self._proven()
+        return self._proven(found=stored.found)
 
-    def _proven(self, md5: str | None = None) -> Found:
+    def _proven(self, md5: str | None = None, found: Found | None = None) -> Found:
         """Prove the stored bytes; when they are wrong, find out whose fault it is."""
         try:
             return proven(
@@ -272,6 +278,7 @@ class _Transfer:
                 size=self._size,
                 sha256=self._sha256,
                 md5=md5,
+                found=found,
                 pace=self._download_pace,
                 deadline=self._deadline,
             )

@@ -57,11 +57,16 @@ def proven(
     size: int,
     sha256: str,
     md5: str | None = None,
+    found: Found | None = None,
     pace: Callable[[int], None],
     deadline: Deadline,
 ) -> Found:
-    """Do the work of `verify` in this thread. `md5` is the right one, if the caller knows it."""
-    found = channel.head(key, deadline=deadline)
+    """Do the work of `verify` in this thread. `md5` is the right one, if the caller knows it.
+
+    `found` is what the channel told of the object after its last write, if it was asked already.
+    """
+    if found is None:
+        found = channel.head(key, deadline=deadline)
     if found is None:
         raise ObjectMissing("the object is not there", channel=channel.name, key=key)
     if found.size != size:
