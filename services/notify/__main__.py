@@ -23,6 +23,7 @@ def _register(parts: Parts) -> None:
         parts.catalogue,
         Deps(
             db=parts.outbox.context.db,
+            catalogue=parts.catalogue,
             secrets=parts.secrets,
             fetcher=open_fetcher(parts.settings),
             turns=Turns(parts.settings.worker.threads),

@@ -10,21 +10,26 @@ import random
 import time
 from dataclasses import dataclass
 
+import structlog
 from sqlalchemy.orm import Session
 
 from services.notify.rules import Meaning, Verdict, judge
 from services.notify.turns import NoTurn, Turns
 from shared.catalog import fenced
+from shared.catalog.context import Catalogue
 from shared.catalog.notifying.deliveries import (
     Message,
     delivered,
+    is_rest_over,
     lock_delivery,
     read_message,
     refused,
 )
+from shared.catalog.notifying.waking import wake_deliveries
 from shared.catalog.payloads import SendNotification
 from shared.catalog.secret_box import SecretBox
 from shared.core.clock import Deadline
+from shared.core.errors import UnavailableError
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Fail, Retry, Snooze
 from shared.core.webhooks import sign
@@ -39,12 +44,15 @@ _BUSY_SECONDS = (3.0, 10.0)
 #: What a receiver says is not kept; a few bytes are read so that its answer is over.
 _LIMITS = FetchLimits(max_body_bytes=64 * 1024, max_redirects=0)
 
+_log = structlog.get_logger("notify")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deps:
     """What the handler works with."""
 
     db: Database
+    catalogue: Catalogue
     secrets: SecretBox
     fetcher: Fetcher
     turns: Turns
@@ -67,7 +75,11 @@ def send(
     if message.rest_seconds > 0:
         # Spread, so that an address that is well again is not met by all at once.
         wait = message.rest_seconds * random.uniform(1.0, 1.2)
-        return Snooze(wait, reason="the address has a rest")
+        return Snooze(
+            wait,
+            reason="the address has a rest",
+            ready=lambda session: is_rest_over(session, message.subscription_id),
+        )
     failpoint("notify.before_send")
     try:
         with deps.turns.take(
@@ -84,17 +96,27 @@ def send(
         return Retry(reason=str(error))
     failpoint("notify.after_send")
     if verdict.meaning is Meaning.ARRIVED:
-        fenced.complete(
+        is_well_again = fenced.complete(
             execution,
             deps.db,
             lock=lambda session: lock_delivery(session, delivery_id),
             body=lambda tx: delivered(tx.session, delivery_id, status),
         )
+        if is_well_again:
+            _wake(execution, deps, message.subscription_id)
         return None
     _note(execution, deps, delivery_id, status, verdict)
     if verdict.meaning is Meaning.GONE:
         return Fail("gone", "the receiver wants nothing any more: the subscription is off")
     return Retry(verdict.after_seconds, reason=f"the receiver answered {status}")
+
+
+def _wake(execution: Execution, deps: Deps, subscription_id: int) -> None:
+    try:
+        wake_deliveries(deps.db, deps.catalogue, execution.task.tenant_id, subscription_id)
+    except UnavailableError as error:
+        # What was to be done is done; the others wait for their own time.
+        _log.warning("deliveries_not_woken", subscription_id=subscription_id, error=str(error))
 
 
 def _exchange(execution: Execution, message: Message, deps: Deps) -> tuple[int, Verdict]:

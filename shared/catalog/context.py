@@ -41,6 +41,9 @@ class Tasks(Protocol):
         The caller has locked that row before it wrote.
         """
 
+    def wake_all(self, session: Session, task_ids: Sequence[int]) -> int:
+        """Do as `wake` for many tasks; returns how many were waiting."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:

@@ -5,6 +5,7 @@ Each action is one audited transaction on one row, in the order of locks that ev
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlalchemy.orm import Session
@@ -91,12 +92,17 @@ def wake(context: OutboxContext, session: Session, task_id: int) -> bool:
     Call it after the event's row was locked and written. False when the task does not wait: one
     that runs finds the event by itself, as its snooze looks again under the lock of the same row.
     """
-    row = rows.lock_tasks(session, context.db.dialect, [task_id]).get(task_id)
-    if row is None or row.state is not State.SCHEDULED:
-        return False
-    _make_due(context, session, row)
-    after_commit(session, lambda: announce(context, [row]))
-    return True
+    return wake_all(context, session, [task_id]) == 1
+
+
+def wake_all(context: OutboxContext, session: Session, task_ids: Sequence[int]) -> int:
+    """Do as `wake` for many tasks at once; returns how many were waiting."""
+    found = rows.lock_tasks(session, context.db.dialect, task_ids)
+    waiting = [row for _, row in sorted(found.items()) if row.state is State.SCHEDULED]
+    for row in waiting:
+        _make_due(context, session, row)
+    after_commit(session, lambda: announce(context, waiting))
+    return len(waiting)
 
 
 def _take(context: OutboxContext, session: Session, task_id: int, tenant_id: str | None) -> Held:

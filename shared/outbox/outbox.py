@@ -32,7 +32,7 @@ from shared.outbox.health import OutboxHealth
 from shared.outbox.heartbeat import Heartbeat
 from shared.outbox.kinds import Handler, Kind, Kinds
 from shared.outbox.lanes import Lanes
-from shared.outbox.manual import dispatch_now, retry, wake
+from shared.outbox.manual import dispatch_now, retry, wake, wake_all
 from shared.outbox.messages import queue_key
 from shared.outbox.nodes import NodeWriter
 from shared.outbox.ports import Limits, Places
@@ -363,6 +363,10 @@ class Outbox:
         Call it after the event's row was locked and written. False when the task does not wait.
         """
         return wake(self.context, session, task_id)
+
+    def wake_all(self, session: Session, task_ids: Sequence[int]) -> int:
+        """Do as `wake` for many tasks at once; returns how many were waiting."""
+        return wake_all(self.context, session, task_ids)
 
     def supersede(self, session: Session, task_ids: Sequence[int]) -> None:
         """End older work inside the caller's transaction, which holds the domain rows already."""

@@ -44,7 +44,7 @@ from shared.fetch import Fetcher, FetchPolicy
 from shared.outbox import Execution
 from shared.outbox.cancel import supersede
 from shared.outbox.kinds import Kind
-from shared.outbox.manual import wake
+from shared.outbox.manual import wake, wake_all
 from shared.outbox.ports import Places
 from shared.outbox.schema import tasks
 from shared.outbox.settling import settle_kind
@@ -134,13 +134,18 @@ class Stand:
             staging=self.staging,
             slots=self.slots,
             tries_per_channel=3,
+            join_part_bytes=PART_BYTES,
         )
         self.secrets = SecretBox(SECRET_KEY)
         fetcher = Fetcher(
             FetchPolicy(allow=["127.0.0.0/8:*"]), tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         )
         self.notify = notifying.Deps(
-            db=self.db, secrets=self.secrets, fetcher=fetcher, turns=Turns(4)
+            db=self.db,
+            catalogue=self.catalogue,
+            secrets=self.secrets,
+            fetcher=fetcher,
+            turns=Turns(4),
         )
         self.review = reviewing.Deps(
             db=self.db,
@@ -176,6 +181,10 @@ class Stand:
     def wake(self, session: Session, task_id: int) -> bool:
         """Make a snoozing task due."""
         return wake(self.bench.context, session, task_id)
+
+    def wake_all(self, session: Session, task_ids: Sequence[int]) -> int:
+        """Make snoozing tasks due."""
+        return wake_all(self.bench.context, session, task_ids)
 
     # -- what a client does --------------------------------------------------------------------
 

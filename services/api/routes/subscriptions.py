@@ -39,6 +39,7 @@ from shared.catalog.notifying.subscriptions import (
     send_anew,
     send_test,
 )
+from shared.catalog.notifying.waking import wake_deliveries
 from shared.core.errors import ConflictError, NotFoundError
 
 router = APIRouter(tags=["notifications"], route_class=JsonRoute)
@@ -203,18 +204,24 @@ async def get_subscription(caller: CallerDep, subscription_id: SubscriptionId) -
 async def patch_subscription(
     caller: CallerDep, subscription_id: SubscriptionId, change: SubscriptionChange
 ) -> SubscriptionView:
-    """Let it hear again, or no more; an address that had a rest is tried at once.
+    """Let it hear again, or no more; what waits for it is sent at once, whatever its rest was.
 
     Scope `notifications:write`.
     """
 
-    def work(session: Session, principal: Principal) -> SubscriptionView:
+    def work(session: Session, principal: Principal) -> tuple[str, SubscriptionView]:
         found = find_subscription(session, principal.tenant_id, subscription_id, lock=True)
         enable(session, found, is_enabled=change.is_enabled)
         session.refresh(found)
-        return _view(session, found)
+        return principal.tenant_id, _view(session, found)
 
-    return await caller.write(WRITE, work)
+    tenant_id, shown = await caller.write(WRITE, work)
+    if change.is_enabled:
+        deps = caller.api.deps
+        await caller.api.work.call(
+            lambda: wake_deliveries(deps.database, deps.catalogue, tenant_id, subscription_id)
+        )
+    return shown
 
 
 @router.delete("/subscriptions/{subscription_id}", summary="Unsubscribe", status_code=204)
@@ -265,7 +272,7 @@ async def test_subscription(
 ) -> JSONResponse:
     """Send an event without an object; its delivery tells what came of it.
 
-    Scope `notifications:write`.
+    Also while the address has a rest, which ends if it answers. Scope `notifications:write`.
     """
 
     def work(session: Session, principal: Principal) -> Answer:

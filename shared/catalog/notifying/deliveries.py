@@ -17,6 +17,7 @@ from shared.catalog.models import (
     utc_clock,
     utc_now,
 )
+from shared.catalog.notifying.emitting import EventType
 from shared.catalog.notifying.subscriptions import need_receiver, secrets_of
 from shared.catalog.payloads import SendNotification
 from shared.catalog.secret_box import SecretBox
@@ -61,6 +62,8 @@ def read_message(session: Session, delivery_id: int, box: SecretBox) -> Message 
     subscription = session.get(Subscription, delivery.subscription_id)
     if notification is None or subscription is None or not subscription.is_enabled:
         return None
+    # A test is asked for to see whether the address is well again.
+    is_test = notification.type == EventType.TEST
     body = {
         "type": notification.type,
         "timestamp": _iso(notification.created_at),
@@ -72,7 +75,7 @@ def read_message(session: Session, delivery_id: int, box: SecretBox) -> Message 
         message_id=f"msg_{notification.id}_{subscription.id}",
         body=json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(),
         secrets=tuple(secrets_of(subscription, box)),
-        rest_seconds=_rest_seconds(session, subscription),
+        rest_seconds=0.0 if is_test else _rest_seconds(session, subscription),
         is_in_doubt=subscription.failures > 0,
     )
 
@@ -87,21 +90,34 @@ def lock_delivery(session: Session, delivery_id: int) -> Delivery | None:
     return session.get(Delivery, delivery_id, with_for_update=True, populate_existing=True)
 
 
-def delivered(session: Session, delivery_id: int, status: int) -> None:
-    """Write that a locked delivery has arrived; its address is well."""
+def is_rest_over(session: Session, subscription_id: int) -> bool:
+    """Tell whether what waits for an address may be sent, and keep the answer from changing."""
+    subscription = session.get(
+        Subscription, subscription_id, with_for_update={"read": True}, populate_existing=True
+    )
+    return subscription is None or _rest_seconds(session, subscription) <= 0
+
+
+def delivered(session: Session, delivery_id: int, status: int) -> bool:
+    """Write that a locked delivery has arrived; its address is well.
+
+    True when it was not before: what waits for it may be woken after the commit.
+    """
     delivery = session.get(Delivery, delivery_id)
     if delivery is None:
-        return
+        return False
     delivery.state = DeliveryState.DELIVERED
     delivery.tries += 1
     delivery.status = status
     delivery.error_code = None
     delivery.ended_at = session.scalar(sa.select(utc_clock()))
     subscription = session.get(Subscription, delivery.subscription_id)
-    if subscription is not None and subscription.failures:
+    is_well_again = subscription is not None and subscription.failures > 0
+    if subscription is not None and is_well_again:
         subscription.failures = 0
         subscription.failing_until = None
     session.flush()
+    return is_well_again
 
 
 def refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -120,6 +121,21 @@ def test_a_subscription_that_is_off_is_sent_nothing_by_hand(stack: Stack) -> Non
         answer = client.post(address)
         assert (answer.status_code, answer.json()["code"]) == (409, "subscription_off")
     assert stack.count(Delivery.__tablename__) == 1
+
+
+def test_switched_on_again_what_waits_for_it_is_due_at_once(stack: Stack) -> None:
+    client = stack.client()
+    own = client.post("/subscriptions", json=ORDER).json()["id"]
+    waits = [client.post(f"/subscriptions/{own}:test").json()["task_id"] for _ in range(3)]
+    later = dt.datetime(2100, 1, 1)
+    with stack.engine.begin() as connection:
+        connection.execute(sa.update(tasks).values(state="scheduled", due_at=later))
+
+    assert client.patch(f"/subscriptions/{own}", json={"is_enabled": True}).status_code == 200
+
+    found = [client.get(f"/tasks/{task_id}").json() for task_id in waits]
+    assert {one["state"] for one in found} == {"pending"}
+    assert {one["due_at"] < "2099" for one in found} == {True}
 
 
 def test_what_was_sent_long_ago_is_sent_again_without_its_old_task(stack: Stack) -> None:

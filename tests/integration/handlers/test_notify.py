@@ -31,9 +31,11 @@ from shared.catalog.notifying.subscriptions import (
     find_subscription,
     replay,
     rotate_secret,
+    secrets_of,
     send_test,
 )
 from shared.core.errors import InvalidError, SwitchedOffError
+from shared.core.outcomes import Snooze
 from shared.fetch import Fetcher, FetchPolicy
 from shared.outbox.manual import retry
 from shared.outbox.schema import tasks
@@ -57,7 +59,13 @@ def receiver() -> Iterator[Reviewer]:
 
 def deps(stand: Stand, allow: tuple[str, ...] = ("127.0.0.0/8:*",)) -> Deps:
     fetcher = Fetcher(FetchPolicy(allow=allow), tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-    return Deps(db=stand.db, secrets=stand.secrets, fetcher=fetcher, turns=Turns(4))
+    return Deps(
+        db=stand.db,
+        catalogue=stand.catalogue,
+        secrets=stand.secrets,
+        fetcher=fetcher,
+        turns=Turns(4),
+    )
 
 
 def subscribe(
@@ -80,10 +88,10 @@ def subscribe(
     return made.subscription.id
 
 
-def deliver(stand: Stand, **options: tuple[str, ...]) -> list[str]:
-    """Run what waits in the queue; returns the states it came to."""
+def deliver(stand: Stand, *only: int | None, **options: tuple[str, ...]) -> list[str]:
+    """Run what waits in the queue, or these of it; returns the states it came to."""
     states = []
-    for task_id in stand.waiting("notify"):
+    for task_id in filter(None, only) if only else stand.waiting("notify"):
         execution = stand.claim(task_id)
         assert execution.kind is not None
         answer = send(
@@ -105,6 +113,12 @@ def deliveries(stand: Stand) -> list[Delivery]:
 
 def subscription(stand: Stand, subscription_id: int) -> Subscription:
     return stand.look(lambda session: session.get_one(Subscription, subscription_id))
+
+
+def secrets_now(stand: Stand, subscription_id: int) -> list[str]:
+    return stand.look(
+        lambda session: secrets_of(session.get_one(Subscription, subscription_id), stand.secrets)
+    )
 
 
 def stored(stand: Stand, bucket: int, key: str, content: bytes = b"hello") -> int:
@@ -199,6 +213,63 @@ def test_a_receiver_that_is_away_is_tried_again_and_given_a_rest(
         connection.execute(sa.update(Subscription).values(failing_until=utc_now(-1)))
     assert deliver(stand) == ["completed"] * 4
     assert subscription(stand, own).failures == 0
+
+
+def test_a_test_that_arrives_sends_at_once_what_waits_for_the_address(
+    stand: Stand, receiver: Reviewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.catalog.notifying.waking._PAGE", 3)
+    bucket = stand.bucket()
+    own, other = subscribe(stand, receiver), subscribe(stand, receiver, "object.stored")
+    for key in "abcd":
+        stored(stand, bucket, key, key.encode())
+    receiver.script = lambda _asked: (500, {})
+    deliver(stand)
+    assert {stand.state(one.task_id or 0) for one in deliveries(stand)} == {"scheduled"}
+
+    def test() -> int | None:
+        return stand.db.run_session(
+            lambda session: send_test(
+                session, stand.catalogue, find_subscription(session, TENANT, own, lock=True)
+            )
+        ).task_id
+
+    receiver.secrets = secrets_now(stand, own)
+    asked = len(receiver.asked)
+    assert deliver(stand, test()) == ["scheduled"], "it was sent, whatever the rest"
+    assert len(receiver.asked) == asked + 1
+    receiver.script = lambda _asked: (200, {})
+    assert deliver(stand, test()) == ["completed"]
+
+    states: dict[int, set[str]] = {own: set(), other: set()}
+    for one in deliveries(stand):
+        if one.state == DeliveryState.PENDING:
+            states[one.subscription_id].add(stand.state(one.task_id or 0))
+    assert states == {own: {"pending"}, other: {"scheduled"}}
+
+
+def test_what_is_about_to_rest_when_its_address_is_well_again_does_not(
+    stand: Stand, receiver: Reviewer
+) -> None:
+    own = subscribe(stand, receiver)
+    stored(stand, stand.bucket(), "k")
+    (one,) = deliveries(stand)
+    with stand.bench.engine.begin() as connection:
+        connection.execute(sa.update(Subscription).values(failing_until=utc_now(900)))
+    execution = stand.claim(one.task_id or 0)
+    assert execution.kind is not None
+    answer = send(execution, execution.kind.load(execution.task.payload), deps(stand))
+    assert isinstance(answer, Snooze)
+    stand.db.run_session(
+        lambda session: enable(
+            session, find_subscription(session, TENANT, own, lock=True), is_enabled=True
+        )
+    )
+
+    stand.bench.answers.settle(execution, answer)
+
+    stand.bench.context.executions.remove(execution)
+    assert stand.state(one.task_id or 0) == "pending"
 
 
 def test_a_receiver_that_is_gone_is_not_asked_again_and_can_be_asked_by_hand(
