@@ -1,13 +1,10 @@
-"""A worker whose channels are buckets of one S3, `one` and `two`; and such a process that dies.
-
-`python -m tests.support.replica_s3 DATABASE_URL ROOT TASK_ID FAILPOINT`.
-"""
+"""A worker whose channels are buckets of one S3, `one` and `two`; and such a process that dies."""
 
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
+import multiprocessing
+import os
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +24,6 @@ from shared.core.failpoints import arm
 from shared.core.ids import new_id
 from shared.storage.registry import prepare_channel
 from tests.servers.rgw import CephRGW
-from tests.support.crash import ROOT
 from tests.support.handlers import MIB, TENANT, Stand
 
 #: What S3 takes as a part that is not the last one.
@@ -69,6 +65,15 @@ class S3Replicas(Stand):
             ensure_tenant(session, TENANT)
             spec = BucketSpec(channels=["one"], replica_channels=["two"])
             return put_bucket(session, TENANT, "photos", spec).bucket.id
+
+        return self.db.run_session(write)
+
+    def bucket_on(self, name: str, channel: str) -> int:
+        """Make a bucket whose contents are on one of them."""
+
+        def write(session: Session) -> int:
+            ensure_tenant(session, TENANT)
+            return put_bucket(session, TENANT, name, BucketSpec(channels=[channel])).bucket.id
 
         return self.db.run_session(write)
 
@@ -118,24 +123,26 @@ class S3Replicas(Stand):
         return [str(one) for one in found]
 
 
-def crash_on_s3(stand: Stand, root: Path, task_id: int, failpoint: str) -> int:
-    """Let another process die in a task; returns its exit code, -9 when it died at the point."""
+def crash_on_s3(stand: Stand, root: Path, task_id: int, failpoint: str) -> int | None:
+    """Let another process die in a task; returns its exit code, -9 when it died at the point.
+
+    Forked: to start an interpreter at each of many points would take minutes.
+    """
     url = stand.db.engine.url.render_as_string(hide_password=False)
-    command = [sys.executable, "-m", "tests.support.replica_s3"]
-    return subprocess.run(
-        [*command, url, str(root), str(task_id), failpoint], cwd=ROOT, timeout=90, check=False
-    ).returncode
+    process = multiprocessing.get_context("fork").Process(
+        target=_die, args=(url, root, task_id, failpoint)
+    )
+    process.start()
+    process.join(90)
+    assert not process.is_alive(), "the process neither died nor ended"
+    return process.exitcode
 
 
-def main() -> None:
-    """Run one task."""
-    url, root, task_id, failpoint = sys.argv[1:]
-    stand = S3Replicas(url, Path(root), node="doomed")
+def _die(url: str, root: Path, task_id: int, failpoint: str) -> None:
+    """Run one task, with connections of its own, and end without letting go of the parent's."""
+    stand = S3Replicas(url, root, node="doomed")
     stand.connect()
-    execution = stand.claim(int(task_id))
+    execution = stand.claim(task_id)
     arm(f"{failpoint}=kill")
     stand.run(execution)
-
-
-if __name__ == "__main__":
-    main()
+    os._exit(0)

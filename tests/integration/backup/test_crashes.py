@@ -189,7 +189,9 @@ def test_item(anywhere: BackupStand, tmp_path: Path) -> None:
     check_all(stand)
 
 
-def test_prune(stand: BackupStand, tmp_path: Path) -> None:
+@ANYWHERE
+def test_prune(anywhere: BackupStand, tmp_path: Path) -> None:
+    stand = anywhere
     for step in PRUNE_STEPS:
         bucket = stand.backed_up(bucket_name(step))
         stand.stored(bucket, "k", step.encode() + b"1")
@@ -225,7 +227,9 @@ def test_restored_blob(anywhere: BackupStand, tmp_path: Path) -> None:
     check_all(stand)
 
 
-def test_restored_keys(stand: BackupStand, tmp_path: Path) -> None:
+@ANYWHERE
+def test_restored_keys(anywhere: BackupStand, tmp_path: Path) -> None:
+    stand = anywhere
     for step in KEY_STEPS:
         bucket = stand.backed_up(bucket_name(step))
         bodies = [step.encode() + b"%d" % number for number in range(3)]
