@@ -10,8 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from shared.catalog.models import ChannelRecord
+from shared.outbox.schema import nodes
 from shared.runtime.schema import EXPECTED_HEAD
-from tests.acceptance.product import Blox, Product, Ran, run_blox
+from tests.acceptance.product import Blox, Product, Ran, Tenant, run_blox
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 
@@ -90,6 +91,33 @@ def broken_channel(product: Product) -> Iterator[None]:
     yield
     with product.engine.begin() as connection:
         connection.execute(change.values(settings=settings))
+
+
+@pytest.fixture
+def far(product: Product) -> Iterator[Tenant]:
+    """A tenant whose bucket `far` belongs to a region that only replicas are copied in."""
+    tenant = Tenant(product.stack)
+    tenant.bucket("far", region="nowhere")
+    now = sa.func.utc_timestamp(6)
+    row = {"node": "alone", "role": "worker", "queues": ["replica.nowhere"]}
+    with product.engine.begin() as connection:
+        connection.execute(sa.insert(nodes).values(**row, started_at=now, last_seen=now))
+    yield tenant
+    with product.engine.begin() as connection:
+        connection.execute(sa.delete(nodes).where(nodes.c.node == "alone"))
+    assert tenant.http.delete("/buckets/far").status_code == 204
+
+
+def test_a_region_with_consumers_of_one_queue_only(product: Product, far: Tenant) -> None:
+    verdict, detail = findings(product.blox(*DOCTOR))["region nowhere"]
+    missing = "backup, delete, origin, restore, review and 1 more"
+    assert (verdict, detail) == ("fault", f"nobody consumes {missing}, that work of far waits")
+    far.bucket("far", region="nowhere", region_fallback_seconds=60)
+    verdict, detail = findings(product.blox(*DOCTOR))["region nowhere"]
+    assert (verdict, detail.partition(":")[2]) == (
+        "warning",
+        " that work falls back to the base queues",
+    )
 
 
 @pytest.mark.usefixtures("broken_channel")

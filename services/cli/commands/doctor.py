@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import redis
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from services.cli.commands.doctor_regions import look_at_regions
+from services.cli.commands.doctor_regions import consumed_places, look_at_regions, queues_of
 from services.cli.commands.doctor_reviews import look_at_reviewers
 from services.cli.render import Format, FormatOption, show_rows
 from services.cli.sentences import EXPECTED, sentence
@@ -23,7 +23,7 @@ from shared.catalog.secret_box import SecretBox
 from shared.core.clock import Deadline, utc_now
 from shared.core.errors import BloxError
 from shared.outbox.client import make_client
-from shared.outbox.inspection import list_nodes
+from shared.outbox.window import Place
 from shared.runtime.assembly import Parts, assemble
 from shared.runtime.metrics import Metrics
 from shared.runtime.problems import Problems, problems
@@ -33,8 +33,6 @@ from shared.runtime.settings import Settings, StagingSettings, load_settings, un
 #: Seconds between this machine's clock and the database's that leases bear well.
 _SKEW_SECONDS = 2.0
 _PROBE_SECONDS = 10.0
-#: Seconds after which a process that reports every two counts as gone.
-_SILENT_SECONDS = 30.0
 _PROBE_PREFIX = "blox-doctor-probe/"
 #: The oldest Redis that has every command that the outbox sends.
 _OLDEST_REDIS = (6, 2)
@@ -194,21 +192,9 @@ def _reviewers(parts: Parts) -> Iterator[Finding]:
 
 
 def _consumers(parts: Parts) -> Iterator[Finding]:
-    with Session(parts.engine) as session:
-        rows = list_nodes(session)
-    limit = utc_now() - dt.timedelta(seconds=_SILENT_SECONDS)
-    # A name in Redis is a queue's, with the region behind a dot.
-    consumed = {
-        str(name).partition(".")[0]
-        for row in rows
-        if row["last_seen"] >= limit
-        for name in (row["queues"] or [])
-    }
-    kinds = (getattr(parts.catalogue.kinds, name.name) for name in fields(parts.catalogue.kinds))
-    for queue in sorted({kind.queue for kind in kinds}):
-        if not parts.catalogue.serves(queue):
-            continue
-        if queue in consumed:
+    consumed = consumed_places(parts)
+    for queue in queues_of(parts):
+        if Place(queue, "") in consumed:
             yield Finding("ok", f"queue {queue}", "is consumed")
         else:
             yield Finding("warning", f"queue {queue}", "nobody consumes it now")

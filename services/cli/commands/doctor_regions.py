@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -15,12 +16,14 @@ from shared.runtime.assembly import Parts
 
 #: Names shown of each kind of fault.
 _SHOWN = 5
+#: Events go to the base queue, whatever their bucket's region.
+_WITHOUT_REGION = frozenset({"notify"})
 
 
 def look_at_regions(parts: Parts) -> Iterator[tuple[str, str, str]]:
     """Yield (verdict, what, detail) for every region that a bucket names, nothing without any."""
-    consumed = {Place.of(name) for node in live_nodes(parts.outbox.context) for name in node.queues}
-    served = {place.region for place in consumed}
+    consumed = consumed_places(parts)
+    needed = {queue for queue in queues_of(parts) if queue not in _WITHOUT_REGION}
     with Session(parts.engine) as session:
         buckets = session.execute(
             sa.select(
@@ -35,14 +38,15 @@ def look_at_regions(parts: Parts) -> Iterator[tuple[str, str, str]]:
         if region in drained:
             to = drained[region] or "the base queues"
             yield "warning", what, f"is drained: its work goes to {to}"
-        elif region in served:
-            yield "ok", what, "is consumed"
-        else:
+        elif missing := {queue for queue in needed if Place(queue, region) not in consumed}:
+            nobody = f"nobody consumes {'it' if missing == needed else _some(sorted(missing))}"
             stuck = [bucket.name for bucket in own if bucket.region_fallback_seconds is None]
             if stuck:
-                yield "fault", what, f"nobody consumes it, the work of {_some(stuck)} waits"
+                yield "fault", what, f"{nobody}, that work of {_some(stuck)} waits"
             else:
-                yield "warning", what, "nobody consumes it: its work falls back to the base queues"
+                yield "warning", what, f"{nobody}: that work falls back to the base queues"
+        else:
+            yield "ok", what, "is consumed"
         far = sorted(
             {
                 name
@@ -53,6 +57,17 @@ def look_at_regions(parts: Parts) -> Iterator[tuple[str, str, str]]:
         )
         if far:
             yield "warning", what, f"its buckets store on channels of other regions: {_some(far)}"
+
+
+def consumed_places(parts: Parts) -> set[Place]:
+    """Return what live processes consume now."""
+    return {Place.of(name) for node in live_nodes(parts.outbox.context) for name in node.queues}
+
+
+def queues_of(parts: Parts) -> list[str]:
+    """Return the queues of the services that are not switched off."""
+    kinds = (getattr(parts.catalogue.kinds, name.name) for name in fields(parts.catalogue.kinds))
+    return sorted({kind.queue for kind in kinds if parts.catalogue.serves(kind.queue)})
 
 
 def _some(names: list[str]) -> str:
