@@ -1,13 +1,13 @@
 """Joins the parts of a resumable upload: parts → one staging file → the commit of its version.
 
-The copy begins anew when it is cut short: what a dead process leaves lies outside of all keys, or
-is a file that nobody names, and both are swept.
+A joining that is cut short goes on in whatever process: the task's checkpoint names the file and
+its parts. No worker removes that file, since a later execution may have committed it; the cleanup
+takes what no row and no checkpoint names.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import structlog
 
@@ -19,26 +19,17 @@ from shared.catalog.uploading.assembly import (
     Assembled,
     Assembly,
     AssemblyCommit,
-    Piece,
     read_assembly,
 )
 from shared.catalog.uploading.rules import multipart_etag
 from shared.core.clock import Deadline
-from shared.core.errors import (
-    CancelRequested,
-    CorruptError,
-    InvalidError,
-    PermanentError,
-    RequestError,
-    SupersededError,
-    UnavailableError,
-)
+from shared.core.errors import CorruptError, InvalidError, PermanentError, RequestError
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Fail
 from shared.outbox import Execution
 from shared.outbox.completion import Completion
 from shared.storage.errors import SourceError
-from shared.storage.source import ChannelSource
+from shared.storage.staging_joins import Joined, JoinProgress, demand_sha256, join
 
 __all__ = ["assemble"]
 
@@ -81,12 +72,7 @@ def assemble(execution: Execution, payload: AssembleUpload, deps: Deps) -> Fail 
     try:
         done = _commit(execution, deps, assembly, staged)
     except RequestError as error:
-        _drop(deps, assembly, staged)
         return Fail(error.code, str(error))
-    except (UnavailableError, SupersededError, CancelRequested):
-        # Certain that nothing was committed; the next try makes a file of its own.
-        _drop(deps, assembly, staged)
-        raise
     failpoint("assemble.after_commit")
     _remove(deps, done.released)
     failpoint("assemble.after_release")
@@ -100,20 +86,10 @@ def _gather(execution: Execution, deps: Deps, assembly: Assembly) -> Staged:
         raise PermanentError("the upload has no parts", code="part_missing")
     if len(pieces) == 1:
         key, sha256 = pieces[0].staging_key, pieces[0].sha256
-        _demand_sha256(assembly, sha256)
+        demand_sha256(assembly.sha256, sha256)
     else:
-        writer = deps.staging.writer(declared_size=assembly.size, sha256=assembly.sha256)
-        with writer:
-            told = 0
-            for piece in pieces:
-                for chunk in _read(execution, deps, piece):
-                    writer.write(chunk)
-                    execution.check()
-                failpoint("assemble.after_part")
-                if writer.written_bytes - told >= TELL_BYTES:
-                    told = writer.written_bytes
-                    execution.emit("assembled", {"part": piece.number, "bytes_done": told})
-            whole = writer.finish()
+        whole = _join(execution, deps, assembly)
+        execution.emit("joined", {"parts_sent": whole.parts_sent, "parts_kept": whole.parts_kept})
         key, sha256 = whole.key, whole.sha256
     return Staged(
         key=key,
@@ -126,29 +102,31 @@ def _gather(execution: Execution, deps: Deps, assembly: Assembly) -> Staged:
     )
 
 
-def _read(execution: Execution, deps: Deps, piece: Piece) -> Iterator[bytes]:
-    """Yield a part's bytes; CorruptError at their end when they are not those that were sent."""
-    digest, size = hashlib.sha256(), 0
-    source = ChannelSource(deps.staging, piece.staging_key)
-    with source.open(0, piece.size, execution.deadline) as chunks:
-        for chunk in chunks:
-            digest.update(chunk)
-            size += len(chunk)
-            yield chunk
-    if size != piece.size or digest.hexdigest() != piece.sha256:
-        raise CorruptError(
-            "a part in staging is not what was sent", code="part_corrupt", part=piece.number
-        )
+def _join(execution: Execution, deps: Deps, assembly: Assembly) -> Joined:
+    """Join the parts, from where an earlier execution was cut short."""
+    saved = execution.task.checkpoint
+    resume = JoinProgress.from_json(saved) if saved else None
+    if resume is not None:
+        execution.emit("resumed", {"bytes_done": resume.bytes_done})
+    told = 0
 
+    def save(progress: JoinProgress) -> None:
+        nonlocal told
+        execution.checkpoint(progress.to_json(), progress.bytes_done)
+        if progress.bytes_done - told >= TELL_BYTES:
+            told = progress.bytes_done
+            execution.emit("assembled", {"bytes_done": told})
 
-def _demand_sha256(assembly: Assembly, actual: str) -> None:
-    if assembly.sha256 is not None and assembly.sha256 != actual:
-        raise InvalidError(
-            "the body has another sha256 than declared",
-            code="sha256_mismatch",
-            expected=assembly.sha256,
-            actual=actual,
-        )
+    return join(
+        deps.staging,
+        assembly.pieces,
+        sha256=assembly.sha256,
+        resume=resume,
+        save=save,
+        check=execution.check,
+        deadline=execution.deadline,
+        part_bytes=deps.join_part_bytes,
+    )
 
 
 def _commit(execution: Execution, deps: Deps, assembly: Assembly, staged: Staged) -> Assembled:
@@ -170,12 +148,6 @@ def _commit(execution: Execution, deps: Deps, assembly: Assembly, staged: Staged
 
     failpoint("assemble.before_commit")
     return fenced.complete(execution, deps.db, lock=commit.lock, body=write)
-
-
-def _drop(deps: Deps, assembly: Assembly, staged: Staged) -> None:
-    """Remove a joined file that no row names; a part is still the session's."""
-    if len(assembly.pieces) > 1:
-        _remove(deps, [staged.key])
 
 
 def _remove(deps: Deps, keys: Sequence[str]) -> None:

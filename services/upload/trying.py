@@ -30,6 +30,7 @@ from shared.storage.errors import BreakerOpen, ChannelError, SourceError
 from shared.storage.registry import OpenChannel
 from shared.storage.source import ChannelSource
 from shared.storage.staging import Staging
+from shared.storage.staging_joins import JOIN_PART_BYTES
 from shared.storage.transfer import Transferred
 
 _log = structlog.get_logger("upload")
@@ -45,6 +46,7 @@ class Deps:
     staging: Staging
     slots: ChannelSlots = field(default_factory=ChannelSlots)
     tries_per_channel: int = TRIES_PER_CHANNEL
+    join_part_bytes: int = JOIN_PART_BYTES
 
 
 @dataclass(slots=True)

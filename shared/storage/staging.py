@@ -15,13 +15,15 @@ from shared.core.clock import Deadline, utc_now
 from shared.storage.channel import Channel, Entry, Found, OpenUpload
 from shared.storage.errors import InvalidKey, ObjectMissing
 from shared.storage.file import FileChannel
-from shared.storage.keys import check_key
+from shared.storage.keys import check_key, fresh_key
 from shared.storage.staging_file import FileGround
 from shared.storage.staging_objects import ObjectGround
 from shared.storage.staging_writer import Expected, StagingWriter
 
 _LIVE = "live"
 _TRASH = "trash"
+#: Ends no key of another writer: a mark there has hexadecimal digits.
+_JOINED = "-join"
 #: Seconds for one sweep of cut-short bodies.
 _SWEEP_SECONDS = 60.0
 
@@ -91,6 +93,13 @@ class Staging:
         """
         expected = Expected(size=declared_size, max_size=max_size, sha256=sha256, md5=md5)
         return self._ground.writer(_LIVE, expected, reserve_bytes=reserve_bytes)
+
+    def join_key(self) -> str:
+        """Return a fresh key for a file that is put together of others.
+
+        Whoever takes it names it elsewhere: any process may go on with it (`is_join_key`).
+        """
+        return f"{fresh_key(_LIVE)}{_JOINED}"
 
     @contextmanager
     def get(
@@ -183,6 +192,11 @@ class Staging:
             if entry.modified_at <= latest:
                 key = shown_as + entry.key.removeprefix(where)
                 yield Entry(key=key, size=entry.size, modified_at=entry.modified_at)
+
+
+def is_join_key(key: str) -> bool:
+    """Tell whether a key came from `Staging.join_key`."""
+    return key.endswith(_JOINED)
 
 
 def _in_trash(key: str) -> str:

@@ -55,8 +55,10 @@ class FileGround:
         return self._channel.space()
 
     def open_uploads(self, prefix: str, *, deadline: Deadline) -> Iterator[OpenUpload]:
-        """See Ground.open_uploads. What a kill leaves here is a file that `sweep_partial` finds."""
-        return iter(())
+        """See Ground.open_uploads. Of files being joined; others are found by `sweep_partial`."""
+        for upload in self._channel.list_uploads(deadline=deadline):
+            if upload.key.startswith(f"{prefix}/"):
+                yield upload
 
     def wrote(self, key: str, nodes: frozenset[str]) -> bool:
         """See Ground.wrote."""

@@ -2,19 +2,20 @@
 
 A body belongs to the process that takes it in. It is over when that process has not been seen for
 long, since it could acknowledge nothing any more, or when the body has outlived what a writer
-gives itself; age alone proves nothing.
+gives itself; age alone proves nothing. A file that is put together of others belongs to its task.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.models import utc_now as ago
 from shared.catalog.sweeps.context import Pass, SweepContext
+from shared.catalog.sweeps.joins import joins_under_way
 from shared.core.clock import Deadline, utc_now
 from shared.outbox.schema import nodes
 from shared.storage.channel import OpenUpload
@@ -67,7 +68,7 @@ class BodySweep:
 
 
 def bodies_over(
-    session: Session, staging: Staging, uploads: Iterable[OpenUpload], *, age_seconds: float
+    session: Session, staging: Staging, uploads: Collection[OpenUpload], *, age_seconds: float
 ) -> list[OpenUpload]:
     """Return the uploads that began long ago and that no writer can complete any more.
 
@@ -77,11 +78,13 @@ def bodies_over(
     alive = frozenset(
         session.scalars(sa.select(nodes.c.node).where(nodes.c.last_seen >= ago(-silence_seconds)))
     )
+    joined = joins_under_way(session, [upload.key for upload in uploads])
     latest = utc_now() - dt.timedelta(seconds=age_seconds)
     outlived = utc_now() - dt.timedelta(seconds=BODY_SECONDS + CALL_SECONDS)
     return [
         upload
         for upload in uploads
         if upload.started_at <= latest
+        and upload.key not in joined
         and (upload.started_at <= outlived or not staging.wrote(upload.key, alive))
     ]

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from shared.catalog.models import OriginSegment, UploadPart, Version, VersionState, utc_clock
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
+from shared.catalog.sweeps.joins import joins_under_way
 from shared.core.clock import utc_now
 
 #: Unnamed files that are remembered between two passes.
@@ -85,10 +86,12 @@ class StagingSweep:
 
 
 def named(session: Session, keys: Sequence[str]) -> set[str]:
-    """Return those of the keys that a version, a part of an upload or an open pull needs.
+    """Return those of the keys that a version, an upload in parts or an open pull needs.
 
     A quarantine that is over needs nothing.
     """
+    # Joins first: the commit that ends one names its file in a version.
+    joined = joins_under_way(session, keys)
     # Parts first: the only part of an upload becomes a version's own file, and never goes back.
     parts = set(
         session.scalars(sa.select(UploadPart.staging_key).where(UploadPart.staging_key.in_(keys)))
@@ -105,7 +108,7 @@ def named(session: Session, keys: Sequence[str]) -> set[str]:
             ),
         )
     )
-    return {key for key in found if key is not None} | parts
+    return {key for key in found if key is not None} | parts | joined
 
 
 def _release(session: Session, key: str) -> bool:

@@ -18,17 +18,7 @@ from shared.catalog.uploading.parts import drop_parts, parts_of
 from shared.catalog.uploading.rules import conditions_of, lifetime_of
 from shared.catalog.uploading.sessions import RESULT_SECONDS, LockedSession, lock_session_by_id
 from shared.core.errors import SupersededError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """One part that counts."""
-
-    number: int
-    staging_key: str
-    size: int
-    sha256: str
-    md5: str
+from shared.storage.staging_joins import Piece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

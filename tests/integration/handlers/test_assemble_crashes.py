@@ -21,6 +21,8 @@ KILLED = -9
 PARTS = [os.urandom(150_000), os.urandom(70_000), b"the end"]
 STEPS = [
     "assemble.claimed",
+    "assemble.after_key",
+    "assemble.after_upload_id",
     "assemble.after_part",
     "assemble.after_bytes",
     "assemble.before_commit",
@@ -29,6 +31,14 @@ STEPS = [
     "assemble.after_commit",
     "assemble.after_release",
 ]
+#: Parts that were there when it died.
+KEPT = {
+    "assemble.claimed": 0,
+    "assemble.after_upload_id": 0,
+    "assemble.after_part": 1,
+    "assemble.after_bytes": 4,
+    "assemble.before_commit": 4,
+}
 
 
 def die(stand: Stand, root: Path, upload: UploadSession, step: str) -> None:
@@ -60,6 +70,7 @@ def check_all(stand: Stand, content: bytes, upload: UploadSession) -> None:
     passes(sweeps, 3)
     assert list(stand.staging.old(minimum_age_seconds=0.0, deadline=Deadline(5))) == []
     assert list(stand.staging.trashed(minimum_age_seconds=0.0, deadline=Deadline(5))) == []
+    assert list(stand.staging.open_uploads(deadline=Deadline(5))) == []
     assert parts(stand, upload) == []
     now = utc_now()
     breaches = stand.look(
@@ -73,6 +84,11 @@ def test_joining_goes_on_after_a_kill(stand: Stand, tmp_path: Path, step: str) -
     upload = frozen(stand, stand.bucket(), "a", PARTS)
     die(stand, tmp_path, upload, step)
     go_on(stand, upload)
+    if step in KEPT:
+        events = stand.bench.events(upload.task_id or 0)
+        joined = [event.data for event in events if event.type == "joined"]
+        # What was written is not written again: four parts of 64 KiB.
+        assert joined[-1] == {"parts_sent": 4 - KEPT[step], "parts_kept": KEPT[step]}
     check_all(stand, b"".join(PARTS), upload)
 
 
