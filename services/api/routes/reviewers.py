@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from services.api.deps import CallerDep, get_api
 from services.api.json_route import JsonRoute
+from services.api.vetting import vet_address
 from services.api.views import MAX_ID, Time, View
 from shared.catalog.accounts import Principal
 from shared.catalog.review_callbacks import CallbackAnswer, CallbackDocument, accept_callback
@@ -22,9 +23,7 @@ from shared.catalog.webhook_reviewers import (
     list_reviewers,
     put_reviewer,
 )
-from shared.core.errors import InvalidError
 from shared.core.webhooks import ID_HEADER, MAX_SECRETS, SIGNATURE_HEADER, TIMESTAMP_HEADER
-from shared.fetch import Fetcher, FetchError
 
 router = APIRouter(tags=["reviews"], route_class=JsonRoute)
 
@@ -111,7 +110,7 @@ async def put_a_reviewer(
     await caller.read("reviews:write", lambda _session, _principal: None)
     for url in (order.url, order.status_url):
         if url is not None:
-            await caller.api.work.call(lambda url=url: _vet(deps.fetch, url))  # type: ignore[misc]
+            await vet_address(caller, url)
 
     def work(session: Session, principal: Principal) -> PutReviewer:
         return put_reviewer(
@@ -190,10 +189,3 @@ async def answer_a_step(request: Request, step: StepId) -> HeardView:
 
     heard = await api.work.write(work)
     return HeardView(step_id=heard.step_id, outcome=heard.outcome)
-
-
-def _vet(fetch: Fetcher, url: str) -> None:
-    try:
-        fetch.vet(url)
-    except FetchError as error:
-        raise InvalidError(f"{url}: {error}", code=error.code) from error
