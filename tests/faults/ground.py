@@ -1,0 +1,324 @@
+"""The product on MariaDB, Redis and Ceph RGW with processes that die where a test says.
+
+Channels and staging are buckets. Leases and scans are short, so that whoever died is missed at
+once. Nobody else kills: a process that ends by SIGKILL did it itself, at its one armed failpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import boto3
+import sqlalchemy as sa
+from botocore.config import Config
+
+from services.cli.bootstrap import prepare_catalogue
+from services.cli.embedded import Layout, free_port, stack_variables
+from services.cli.supervisor import python_environment
+from shared.outbox.schema import tasks
+from shared.runtime.settings import load_settings
+from tests.servers.mariadb import MariaDB
+from tests.servers.redis import RedisServer
+from tests.servers.rgw import CephRGW
+from tests.support.eventually import eventually
+from tests.support.gate import Gate, gate_to
+from tests.support.nursery import Child, Nursery, open_nursery
+
+#: Seconds that anything may take on a machine that does other work as well.
+PATIENCE = 40.0
+CHANNELS = ("main", "spare", "shaky", "vault")
+ENDED = ("completed", "failed", "cancelled")
+#: What the dead leave behind, which sweeps take away: it may be there for a while, and only that.
+LEFTOVERS = {"I3", "I4", "I16", "I17"}
+
+SETTINGS = {
+    "BLOX_OUTBOX__LEASE_SECONDS": "1",
+    "BLOX_OUTBOX__RENEW_SECONDS": "0.3",
+    "BLOX_OUTBOX__SCAN_SECONDS": "0.15",
+    "BLOX_OUTBOX__RECOVERY_MIN_SECONDS": "0.01",
+    "BLOX_OUTBOX__RECOVERY_MAX_SECONDS": "0.05",
+    "BLOX_OUTBOX__MAX_RECOVERIES": "1000",
+    "BLOX_OUTBOX__DISPATCH_LEASE_SECONDS": "2",
+    "BLOX_OUTBOX__DISPATCH_MARGIN_SECONDS": "0.5",
+    "BLOX_OUTBOX__DISPATCHED_GRACE_SECONDS": "0.3",
+    "BLOX_OUTBOX__GONE_AFTER_SECONDS": "0.3",
+    "BLOX_OUTBOX__NODE_SECONDS": "0.5",
+    "BLOX_SCHEDULER__CLEANUP_SECONDS": "1",
+    "BLOX_SCHEDULER__REPLICA_SECONDS": "1",
+    "BLOX_SCHEDULER__BACKUP_SECONDS": "1",
+    "BLOX_SCHEDULER__EXPIRY_SECONDS": "1",
+    "BLOX_SWEEPS__MIN_AGE_SECONDS": "1",
+    "BLOX_SWEEPS__TOMBSTONE_SECONDS": "1",
+    "BLOX_STAGING__MAX_AGE_SECONDS": "2",
+    "BLOX_STAGING__TRASH_SECONDS": "1",
+    "BLOX_GRACE_SECONDS": "0",
+    "BLOX_WORKER__THREADS": "2",
+    "BLOX_API__MIN_PART_BYTES": "1",
+    "BLOX_FETCH__ALLOW": '["127.0.0.0/8:*"]',
+    "BLOX_SHUTDOWN_SECONDS": "10",
+    "BLOX_LOG__FORMAT": "json",
+}
+
+
+class Ground:
+    """One stack, whose processes a test starts, lets die and stops one by one."""
+
+    def __init__(
+        self,
+        directory: Path,
+        nursery: Nursery,
+        gate: Gate,
+        engine: sa.Engine,
+        variables: dict[str, str],
+        s3: Any,
+        buckets: dict[str, str],
+    ) -> None:
+        self._directory, self._nursery = directory, nursery
+        self._numbers = itertools.count(1)
+        self._port = free_port()
+        self._living: dict[str, list[Child]] = {}
+        self.gate, self.engine, self.variables = gate, engine, variables
+        self.s3, self.buckets = s3, buckets
+        self.api_url = f"http://127.0.0.1:{self._port}"
+        self.settings = load_settings(variables)
+        self.admin_key = ""
+        #: Step -> seconds until the process had died there.
+        self.killed: dict[str, float] = {}
+
+    def prepare(self) -> None:
+        """Make the schema, the channels and the first key."""
+        done = self._run("shared.migrations.__main__")
+        assert done.wait(PATIENCE) == 0, done.tail()
+        self.admin_key = prepare_catalogue(
+            self.settings, key_file=self._directory / "admin.key"
+        ).key
+
+    # -- processes ---------------------------------------------------------------------------
+
+    def start(self, service: str, *, die_at: str = "", **more: str) -> Child:
+        """Start one process of a service, which may be one that dies at a failpoint."""
+        more["BLOX_FAILPOINTS"] = f"{die_at}=kill" if die_at else ""
+        if service == "api":
+            more["BLOX_API__PORT"] = str(self._port)
+        child = self._run(f"services.{service}.__main__", name=f"{service}-{die_at}", more=more)
+        self._living.setdefault(service, []).append(child)
+        if service == "api":
+            eventually(lambda: child.is_over() or self._answers(), PATIENCE)
+        return child
+
+    def stop(self, *services: str) -> None:
+        """Stop every process of these services (default: of all) in its ordered way."""
+        for service in services or tuple(self._living):
+            children = self._living.pop(service, [])
+            for child in children:
+                child.signal(signal.SIGTERM)
+            for child in children:
+                child.stop()
+
+    def need(self, *services: str) -> None:
+        """See to it that one process of each of these services runs."""
+        for service in services:
+            if not any(not child.is_over() for child in self._living.get(service, [])):
+                self.start(service)
+
+    def dies(self, child: Child, step: str) -> None:
+        """Wait until a process has killed itself at its failpoint."""
+        began = time.monotonic()
+        code = child.wait(PATIENCE)
+        if code is None:
+            child.signal(signal.SIGTERM)
+        assert code == -signal.SIGKILL, f"{step}: nobody died there ({code}):\n{child.tail()}"
+        self.killed[step] = time.monotonic() - began
+
+    # -- what is to be killed ----------------------------------------------------------------
+
+    def kill_in_task(
+        self, queue: str, steps: Sequence[str], cause: Callable[[], int], **more: str
+    ) -> int:
+        """Let one execution after the other die, each at the next step; then one does the rest.
+
+        `cause` makes a task and returns its id: again whenever the last one has ended. Returns the
+        id of the last task, which has completed.
+        """
+        task_id = 0
+        self.stop(queue)
+        for step in steps:
+            child = self.start(queue, die_at=step, **more)
+            if not task_id or self.state(task_id) in ENDED:
+                task_id = cause()
+            self.dies(child, step)
+        self.start(queue, **more)
+        self.completed(task_id)
+        return task_id
+
+    def kill_in_request(self, service: str, step: str, request: Callable[[], object]) -> None:
+        """Let a process die at a step that `request` brings it to; nobody else serves meanwhile."""
+        self.stop(service)
+        child = self.start(service, die_at=step)
+        request()
+        self.dies(child, step)
+
+    # -- looks -------------------------------------------------------------------------------
+
+    def state(self, task_id: int) -> str:
+        """Return a task's state."""
+        query = sa.select(tasks.c.state).where(tasks.c.id == task_id)
+        with self.engine.connect() as connection:
+            return str(connection.execute(query).scalar_one())
+
+    def completed(self, task_id: int) -> None:
+        """Wait until a task has completed."""
+        eventually(lambda: self.state(task_id) in ENDED, PATIENCE, message=f"task {task_id} ends")
+        assert self.state(task_id) == "completed"
+
+    def newest(self, kind: str, *, after: int = 0) -> int:
+        """Wait for a task of a kind and return the newest one's id."""
+        query = sa.select(sa.func.max(tasks.c.id)).where(tasks.c.kind == kind, tasks.c.id > after)
+
+        def look() -> int:
+            with self.engine.connect() as connection:
+                return int(connection.scalar(query) or 0)
+
+        return eventually(look, PATIENCE, message=f"a task {kind}")
+
+    def open_tasks(self) -> list[tuple[str, str, int]]:
+        """Return kind, state and number of what has not ended."""
+        query = (
+            sa.select(tasks.c.kind, tasks.c.state, sa.func.count())
+            .where(tasks.c.state.not_in(ENDED))
+            .group_by(tasks.c.kind, tasks.c.state)
+        )
+        with self.engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(query)]  # type: ignore[misc]
+
+    def become_quiet(self) -> None:
+        """Wait until no task is open."""
+
+        def is_quiet() -> bool:
+            left = self.open_tasks()
+            assert not left, left
+            return True
+
+        eventually(is_quiet, PATIENCE, interval_seconds=0.1)
+
+    def clean(self) -> None:
+        """Wait until all is quiet and find every invariant kept, each copy read back.
+
+        Only what the dead left behind may still lie about for a while.
+        """
+        self.become_quiet()
+        until = time.monotonic() + PATIENCE
+        while found := self.check():
+            assert {item["invariant"] for item in found} <= LEFTOVERS, found
+            assert time.monotonic() < until, found
+
+    def check(self) -> list[dict[str, str]]:
+        """Return what `blox check --deep` finds now."""
+        out = self._directory / f"check-{next(self._numbers)}.json"
+        ages = ("--min-age-seconds", "0", "--settle-seconds", "0.2")
+        child = self._run(
+            "services.cli.__main__", "check", "--deep", "--output", "json", *ages, out=out
+        )
+        assert child.wait(PATIENCE) in (0, 1), child.tail()
+        found: list[dict[str, str]] = json.loads(out.read_text())
+        return found
+
+    # -- within ------------------------------------------------------------------------------
+
+    def _run(
+        self,
+        module: str,
+        *arguments: str,
+        name: str = "",
+        more: dict[str, str] | None = None,
+        out: Path | None = None,
+    ) -> Child:
+        label = re.sub(r"[^a-z0-9_.-]", "", name or module)
+        log = self._directory / f"{next(self._numbers):03d}-{label}.log"
+        environment = python_environment(
+            {**self.variables, "BLOX_HEALTH__PORT": "0", **(more or {})}
+        )
+        return self._nursery.start(module, *arguments, environment=environment, log=log, out=out)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
+            return True
+        return False
+
+
+@contextlib.contextmanager
+def open_ground(
+    directory: Path, mariadb: MariaDB, redis: RedisServer, rgw: CephRGW, **more: str
+) -> Iterator[Ground]:
+    """Give an empty stack of which nothing runs yet."""
+    run = uuid.uuid4().hex[:12]
+    names = (*CHANNELS, "staging")
+    buckets = {name: f"{name}-{run}" for name in names}
+    database = mariadb.create_database()
+    layout = Layout(directory)
+    layout.take()
+    engine = sa.create_engine(mariadb.url(database))
+    server = rgw.server
+    access = {"ACCESS_KEY": server.access_key, "SECRET_KEY": server.secret_key}
+    with gate_to(rgw.port) as gate:
+        given = {
+            "BLOX_DATABASE_URL": mariadb.url(database),
+            "BLOX_REDIS_URL": redis.url,
+            "BLOX_NAMESPACE": f"t{run}",
+            **SETTINGS,
+            **more,
+        }
+        for name in CHANNELS:
+            through = f"http://127.0.0.1:{gate.port}"
+            own = {
+                "KIND": "s3",
+                "ENDPOINT": through if name == "shaky" else server.endpoint,
+                "BUCKET": buckets[name],
+                "PART_BYTES": str(5 * 1024 * 1024),
+                "BREAKER_FAILURES": "1000",
+                **access,
+            }
+            given |= {f"BLOX_CHANNELS__{name.upper()}__{key}": one for key, one in own.items()}
+        own = {"KIND": "s3", "ENDPOINT": server.endpoint, "BUCKET": buckets["staging"], **access}
+        given |= {f"BLOX_STAGING__{key}": one for key, one in own.items()}
+        variables = stack_variables(layout, given, redis_url=redis.url, is_for_people=False)
+        variables |= {"BLOX_STOP_WITH_PARENT": "false"}
+        s3 = boto3.client(
+            "s3",
+            endpoint_url=server.endpoint,
+            aws_access_key_id=server.access_key,
+            aws_secret_access_key=server.secret_key,
+            region_name=server.region,
+            config=Config(s3={"addressing_style": "path"}),
+        )
+        try:
+            with open_nursery(python_environment({})) as nursery:
+                ground = Ground(directory, nursery, gate, engine, variables, s3, buckets)
+                try:
+                    ground.prepare()
+                    yield ground
+                finally:
+                    ground.stop()
+        finally:
+            engine.dispose()
+            layout.release()
+            _empty(s3, buckets)
+            mariadb.drop_database(database)
+
+
+def _empty(s3: Any, buckets: dict[str, str]) -> None:
+    """Give the memory back: the store keeps its objects in it."""
+    for bucket in buckets.values():
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+            for item in page.get("Contents", ()):
+                s3.delete_object(Bucket=bucket, Key=item["Key"])
