@@ -44,6 +44,9 @@ class Tasks(Protocol):
     def wake_all(self, session: Session, task_ids: Sequence[int]) -> int:
         """Do as `wake` for many tasks; returns how many were waiting."""
 
+    def forget(self, session: Session, task_ids: Sequence[int]) -> int:
+        """Drop those of these tasks that have ended: their rows are forgotten by the caller."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:

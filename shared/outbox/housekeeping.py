@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from shared.core.clock import Deadline
 from shared.outbox.context import OutboxContext
 from shared.outbox.db import Line
+from shared.outbox.dialect import Dialect
 from shared.outbox.nodes import drop_old_nodes
 from shared.outbox.statements import purge as statements
 from shared.outbox.states import State
@@ -91,17 +94,13 @@ class Housekeeping:
         return list(cursor.fetchall())
 
     def _drop_tasks(self, cursor: Any, ids: Sequence[int], state: State, seconds: float) -> int:
-        sql, settings = self._context.db.dialect.sql, self._context.settings
+        settings = self._context.settings
         cursor.execute(
             self._context.db.dialect.sql_ids(statements.LOCK_ENDED, ids=len(ids)),
             [*sorted(ids), state.value, -seconds, -settings.idempotency_seconds],
         )
-        locked = [int(row[0]) for row in cursor.fetchall()]
-        for task_id in locked:
-            cursor.execute(sql(statements.DROP_ATTEMPTS), (task_id,))
-            cursor.execute(sql(statements.DROP_EVENTS), (task_id,))
-            cursor.execute(sql(statements.DROP_TASK), (task_id, state.value))
-        return len(locked)
+        locked = [(int(row[0]), state.value) for row in cursor.fetchall()]
+        return _drop(cursor, self._context.db.dialect, locked)
 
     def _drop_records(self, table: str, seconds: float) -> int:
         """Drop the oldest rows of a table whose ids grow with time."""
@@ -120,3 +119,26 @@ class Housekeeping:
             return count
 
         return self._context.db.run(work, line=self._line)
+
+
+def drop_ended(context: OutboxContext, session: Session, task_ids: Sequence[int]) -> int:
+    """Drop ended tasks whose domain rows this transaction forgets; returns how many.
+
+    For kinds whose failures wait for nobody any more once their rows are gone. Tasks that have not
+    ended, that another holds, or that a key still needs stay.
+    """
+    if not task_ids:
+        return 0
+    dialect = context.db.dialect
+    text = dialect.sql_ids(statements.LOCK_NAMED, ids=len(task_ids))
+    with context.db.cursor_in(session) as cursor:
+        cursor.execute(text, [*sorted(task_ids), -context.settings.idempotency_seconds])
+        return _drop(cursor, dialect, [(int(row[0]), str(row[1])) for row in cursor.fetchall()])
+
+
+def _drop(cursor: Any, dialect: Dialect, locked: Sequence[tuple[int, str]]) -> int:
+    for task_id, state in locked:
+        cursor.execute(dialect.sql(statements.DROP_ATTEMPTS), (task_id,))
+        cursor.execute(dialect.sql(statements.DROP_EVENTS), (task_id,))
+        cursor.execute(dialect.sql(statements.DROP_TASK), (task_id, state))
+    return len(locked)

@@ -30,6 +30,7 @@ from shared.outbox.enqueue import Enqueued, Enqueuer
 from shared.outbox.execution import Executions
 from shared.outbox.health import OutboxHealth
 from shared.outbox.heartbeat import Heartbeat
+from shared.outbox.housekeeping import drop_ended
 from shared.outbox.kinds import Handler, Kind, Kinds
 from shared.outbox.lanes import Lanes
 from shared.outbox.manual import dispatch_now, retry, wake, wake_all
@@ -367,6 +368,13 @@ class Outbox:
     def wake_all(self, session: Session, task_ids: Sequence[int]) -> int:
         """Do as `wake` for many tasks at once; returns how many were waiting."""
         return wake_all(self.context, session, task_ids)
+
+    def forget(self, session: Session, task_ids: Sequence[int]) -> int:
+        """Drop those of these tasks that have ended, with the domain rows that the caller drops.
+
+        For kinds whose failures nobody waits for any more then; `retain_failed_seconds` is for all.
+        """
+        return drop_ended(self.context, session, task_ids)
 
     def supersede(self, session: Session, task_ids: Sequence[int]) -> None:
         """End older work inside the caller's transaction, which holds the domain rows already."""

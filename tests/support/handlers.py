@@ -43,6 +43,7 @@ from shared.core.errors import StopError
 from shared.fetch import Fetcher, FetchPolicy
 from shared.outbox import Execution
 from shared.outbox.cancel import supersede
+from shared.outbox.housekeeping import drop_ended
 from shared.outbox.kinds import Kind
 from shared.outbox.manual import wake, wake_all
 from shared.outbox.ports import Places
@@ -185,6 +186,10 @@ class Stand:
     def wake_all(self, session: Session, task_ids: Sequence[int]) -> int:
         """Make snoozing tasks due."""
         return wake_all(self.bench.context, session, task_ids)
+
+    def forget(self, session: Session, task_ids: Sequence[int]) -> int:
+        """Drop ended tasks."""
+        return drop_ended(self.bench.context, session, task_ids)
 
     # -- what a client does --------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from functools import partial
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.context import Tasks
 from shared.catalog.models import Delivery, DeliveryState, Notification, utc_now
 from shared.catalog.sweeps import context as sweeps
 from shared.catalog.sweeps.context import Pass, SweepContext
@@ -16,7 +17,7 @@ _DAY_SECONDS = 86_400.0
 
 
 class NotificationSweep:
-    """Forgets deliveries that ended long ago, then events that have none.
+    """Forgets deliveries that ended long ago with their tasks, then events that have none.
 
     However many a pass finds: rows of the database, page by page in the order of their ids, which
     is that of time. Limits of 0 days keep them.
@@ -32,7 +33,8 @@ class NotificationSweep:
         seconds = turn.limits.notification_days * _DAY_SECONDS
         if seconds <= 0 or turn.limits.dry_run:
             return
-        for model, forget in ((Delivery, _forget_deliveries), (Notification, _forget_events)):
+        deliveries = partial(_forget_deliveries, tasks=self._context.catalogue.tasks)
+        for model, forget in ((Delivery, deliveries), (Notification, _forget_events)):
             after = 0
             while not turn.deadline.expired():
                 turn.check()
@@ -65,9 +67,11 @@ def _page(
     return ids
 
 
-def _forget_deliveries(session: Session, *, ids: Sequence[int], seconds: float) -> int:
-    old = session.scalars(
-        sa.select(Delivery.id)
+def _forget_deliveries(
+    session: Session, *, ids: Sequence[int], seconds: float, tasks: Tasks
+) -> int:
+    old = session.execute(
+        sa.select(Delivery.id, Delivery.task_id)
         .where(
             Delivery.id.in_(ids),
             Delivery.state != DeliveryState.PENDING,
@@ -76,7 +80,9 @@ def _forget_deliveries(session: Session, *, ids: Sequence[int], seconds: float) 
         .order_by(Delivery.id)
         .with_for_update(skip_locked=True)
     ).all()
-    session.execute(sa.delete(Delivery).where(Delivery.id.in_(old)))
+    session.execute(sa.delete(Delivery).where(Delivery.id.in_([row.id for row in old])))
+    # One that failed is kept for a decision, which nobody can take without its delivery.
+    tasks.forget(session, [row.task_id for row in old if row.task_id is not None])
     return len(old)
 
 

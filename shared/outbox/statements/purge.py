@@ -15,6 +15,13 @@ LOCK_ENDED = (
     "AND (ordering_key IS NULL OR state <> 'failed') AND batch_id IS NULL "
     "ORDER BY id {skip_locked}"
 )
+#: As LOCK_ENDED for rows that their owner has named: whatever their end, however long ago.
+LOCK_NAMED = (
+    "SELECT id, state FROM tasks {by_primary} WHERE id IN (%(ids)s) "
+    "AND state IN ('completed', 'failed', 'cancelled') "
+    "AND (idempotency_key IS NULL OR created_at < {now_plus}) "
+    "AND ordering_key IS NULL AND batch_id IS NULL ORDER BY id {skip_locked}"
+)
 DROP_ATTEMPTS = "DELETE FROM task_attempts WHERE task_id = {p}"
 DROP_EVENTS = "DELETE FROM task_events WHERE task_id = {p}"
 DROP_TASK = "DELETE FROM tasks WHERE id = {p} AND state = {p}"

@@ -37,6 +37,7 @@ from shared.catalog.notifying.subscriptions import (
 from shared.core.errors import InvalidError, SwitchedOffError
 from shared.core.outcomes import Snooze
 from shared.fetch import Fetcher, FetchPolicy
+from shared.outbox.cancel import cancel
 from shared.outbox.manual import retry
 from shared.outbox.schema import tasks
 from shared.storage.errors import ChannelRefused
@@ -398,7 +399,13 @@ def test_what_ended_long_ago_is_forgotten_what_waits_stays(
     subscribe(stand, receiver, "object.stored")
     for number in range(5):
         stored(stand, bucket, str(number), b"%d" % number)
+    first, *_ = deliveries(stand)
+    cancel(stand.bench.context, stand.bench.enqueuer, first.task_id or 0, by="test")
     deliver(stand)
+    assert stand.state(first.task_id or 0) == "cancelled"
+    with stand.bench.engine.begin() as connection:
+        failed = sa.update(tasks).where(tasks.c.id == first.task_id).values(state="failed")
+        connection.execute(failed)
     stored(stand, bucket, "waits", b"w")
     stored(stand, bucket, "young", b"y")
     ages = {6: 90, 7: 1}
@@ -417,6 +424,9 @@ def test_what_ended_long_ago_is_forgotten_what_waits_stays(
     assert passes(sweeper(stand, notification_days=0)).counts["notifications"] == {}
     counts = passes(sweeper(stand, notification_days=30)).counts["notifications"]
     assert counts == {"deliveries": 5, "notifications": 5}
+    with stand.bench.engine.connect() as connection:
+        kept = connection.scalar(sa.select(sa.func.count()).where(tasks.c.kind == "notify.send"))
+    assert kept == 2, "also what had failed is forgotten with its delivery"
     assert [one.id for one in deliveries(stand)] == [6, 7]
     assert deliver(stand) == ["completed"] * 2
 
