@@ -16,6 +16,7 @@ import structlog
 from sqlalchemy.orm import Session
 
 from services.scheduler.clock import Tick
+from services.scheduler.telling import tell
 from shared.catalog.backups.pins import overdue_runs, release_page, runs_with_pins
 from shared.catalog.backups.runs import fail_overdue, open_run, policy_of, time_slot
 from shared.catalog.context import Catalogue
@@ -188,8 +189,7 @@ def backups(parts: Parts, metrics: Metrics) -> Tick:
             gauge.labels(state).set(count)
         for state, count in job.count_backups().items():
             newest.labels(state).set(count)
-        if counts:
-            _log.info("backups_looked_after", **counts)
+        tell(_log, "backups_looked_after", counts)
 
     return Tick(
         "backups",

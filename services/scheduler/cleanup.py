@@ -11,6 +11,7 @@ from collections.abc import Callable
 import structlog
 
 from services.scheduler.clock import Tick
+from services.scheduler.telling import tell
 from shared.catalog.sweeps.context import SweepContext, SweepLimits
 from shared.catalog.sweeps.sweeper import Sweeper
 from shared.core.clock import Deadline
@@ -32,8 +33,7 @@ def staging_cleanup(parts: Parts) -> Tick:
     def act(stopping: threading.Event) -> None:
         report = sweeper.run_once(deadline=Deadline(PASS_SECONDS), check=_check(stopping))
         for name, counts in report.counts.items():
-            if counts:
-                _log.info("sweep_done", sweep=name, **counts)
+            tell(_log, "sweep_done", counts, sweep=name)
         if report.errors:
             raise UnavailableError("sweeps failed", **report.errors)
 

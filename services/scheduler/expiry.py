@@ -14,6 +14,7 @@ import structlog
 from sqlalchemy.orm import Session
 
 from services.scheduler.clock import Tick
+from services.scheduler.telling import tell
 from shared.catalog import expiries, lifecycle_walks
 from shared.catalog.context import Catalogue
 from shared.core.clock import Deadline
@@ -125,9 +126,7 @@ def object_expiry(parts: Parts) -> Tick:
             if stopping.is_set():
                 raise ShuttingDown("the scheduler stops")
 
-        counts = job.run_once(deadline=Deadline(RUN_SECONDS), check=check)
-        if counts:
-            _log.info("objects_expired", **counts)
+        tell(_log, "objects_expired", job.run_once(deadline=Deadline(RUN_SECONDS), check=check))
 
     return Tick(
         "object_expiry",

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy.orm import Session
 
 from services.scheduler.clock import Tick
+from services.scheduler.telling import tell
 from shared.catalog.models import LocationAudit
 from shared.catalog.replicas.job import ReplicaJob
 from shared.catalog.replicas.limits import ReplicaLimits
@@ -42,9 +43,7 @@ def replica_backup(parts: Parts, metrics: Metrics) -> Tick:
     job = ReplicaJob(db, parts.catalogue, parts.channels, limits(parts.settings))
 
     def act(stopping: threading.Event) -> None:
-        counts = job.run_once(_check(stopping))
-        if counts:
-            _log.info("replicas_looked_after", **counts)
+        tell(_log, "replicas_looked_after", job.run_once(_check(stopping)))
         db.run_session(gauges.measure, read_only=True)
 
     return Tick(

@@ -6,8 +6,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from services.scheduler.clock import Clock, Tick, watch
+from services.scheduler.telling import tell
 from shared.core.errors import UnavailableError
 from shared.runtime.health import Health, Pulse
 from shared.runtime.metrics import Metrics
@@ -119,3 +122,16 @@ def test_closing_does_not_wait_for_ever_for_a_tick_that_ignores_it(
         clock.close(0.1)
     release.set()
     eventually(lambda: not tick.is_running)
+
+
+def test_a_turn_tells_what_it_has_done_and_no_zeros() -> None:
+    log = structlog.get_logger("scheduler")
+    with capture_logs() as seen:
+        tell(log, "sweep_done", {"forgotten": 2, "failed": 0}, sweep="bodies")
+        tell(log, "sweep_done", {"forgotten": 0}, sweep="answers")
+        tell(log, "sweep_done", {})
+    assert seen == [
+        {"event": "sweep_done", "log_level": "info", "sweep": "bodies", "forgotten": 2},
+        {"event": "sweep_done", "log_level": "debug", "sweep": "answers"},
+        {"event": "sweep_done", "log_level": "debug"},
+    ]
