@@ -29,8 +29,8 @@ def _register(parts: Parts) -> None:
             secrets=parts.secrets,
             fetcher=open_fetcher(settings),
             limits=fetch_limits(settings),
-            # Half of the threads at most for one host: a slow one leaves room for the others.
-            hosts=Hosts(per_host=max(1, settings.worker.threads // 2)),
+            # Half of the threads at most for one bucket at one host: others have room beside it.
+            hosts=Hosts(per_host=max(1, settings.worker.threads // 2), shares=parts.shares),
             resources=parts.outbox.resources,
             max_running=settings.origin.max_running,
             max_bytes=settings.api.max_object_bytes,

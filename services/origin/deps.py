@@ -28,7 +28,7 @@ class Deps:
     """What the handler works with.
 
     `max_bytes` bounds every object of the deployment, `max_running` the executions that ask one
-    host, over all processes, if there are `resources`.
+    host for one bucket, over all processes, if there are `resources`.
     """
 
     db: Database
@@ -55,7 +55,7 @@ class Pull:
     job: PullJob
     plan: Plan
     failed_now: dict[int, str] = field(default_factory=dict)
-    #: Sources whose host is asked by as many as may, over all processes.
+    #: Sources whose host is asked by as many as may, over all processes, or silent.
     full: dict[int, ResourceBusy] = field(default_factory=dict)
     #: Seconds that sources asked to be left alone for.
     patience: dict[int, float] = field(default_factory=dict)

@@ -93,7 +93,7 @@ def _candidate(run: Pull, number: int) -> Candidate:
         return Candidate(number)  # The try says so, and bars it.
     if number in run.full:
         return Candidate(number, max(FULL_SECONDS, run.full[number].after_seconds))
-    return Candidate(number, run.deps.hosts.opens_in_seconds(target))
+    return Candidate(number, run.deps.hosts.opens_in_seconds(run.job.bucket_id, target))
 
 
 def _give_up(run: Pull, choice: rules.Choice) -> Retry | Snooze | Fail:
@@ -102,6 +102,8 @@ def _give_up(run: Pull, choice: rules.Choice) -> Retry | Snooze | Fail:
         case rules.WaitForHost(source=source, seconds=seconds):
             if source in run.full:
                 busy = run.full[source]
+                if busy.after_seconds and run.job.age_seconds > GIVE_UP_SECONDS:
+                    return Fail("origin_unavailable", str(busy))
                 return Snooze(busy.after_seconds, str(busy), resource=busy.resource)
             return _wait(run, seconds, "the host is left alone", source)
         case rules.TryLater():
@@ -121,7 +123,7 @@ def _wait(run: Pull, seconds: float, reason: str, source: int | None = None) -> 
     if source is None:
         return Snooze(seconds, reason)
     target = parse_url(run.job.rule.url(source, run.job.key))
-    return Snooze(seconds, reason, resource=resource_of(target))
+    return Snooze(seconds, reason, resource=resource_of(run.job.bucket_id, target))
 
 
 def _drop(run: Pull) -> None:

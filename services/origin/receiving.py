@@ -5,6 +5,8 @@ Stretches are only made of large answers with a strong ETag: nothing else could 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 
 from services.origin.deps import Pull
@@ -12,7 +14,7 @@ from services.origin.rules import Partial, range_bytes, strong_etag
 from shared.catalog import fenced
 from shared.catalog.origins.segments import Segment, add_segment, drop_segments
 from shared.core.clock import Deadline
-from shared.core.errors import TransientError
+from shared.core.errors import ResourceBusy, TransientError
 from shared.core.failpoints import failpoint
 from shared.fetch import Answer, FetchUnavailable
 from shared.storage.errors import SourceError
@@ -25,22 +27,23 @@ TIDY_SECONDS = 10.0
 _log = structlog.get_logger("origin")
 
 
-def receive(pull: Pull, source: int, answer: Answer) -> Staged:
+def receive(pull: Pull, source: int, answer: Answer, came: Callable[[int], None]) -> Staged:
     """Return the whole body, durable in staging; goes on behind the kept stretches of the pull.
 
-    Raises the errors of `Answer.chunks`, ChannelFull and TooLargeError. When the connection breaks,
-    what has come of a body that can be gone on from is kept.
+    `came` is told of each chunk's bytes. Raises the errors of `Answer.chunks`, ChannelFull and
+    TooLargeError. When the connection breaks, or has to be given up, what has come of a body that
+    can be gone on from is kept.
     """
     etag = strong_etag(answer.headers)
     had = sum(segment.size for segment in pull.job.segments)
     length = answer.length
     is_long = length is None or had + length > pull.deps.segment_bytes
     if not had and (etag is None or not is_long):
-        return _in_one(pull, answer)
+        return _in_one(pull, answer, came)
     assert etag is not None
     if pull.plan.partial is None:
         pull.keep(pull.plan.with_partial(Partial(source, etag, length)))
-    last = _in_stretches(pull, answer)
+    last = _in_stretches(pull, answer, came)
     if not pull.job.segments:
         return last
     return _joined(pull, last)
@@ -69,22 +72,24 @@ def remove(pull: Pull, keys: tuple[str, ...]) -> None:
             _log.info("staging_left_to_cleanup", key=key, error=str(error))
 
 
-def _in_one(pull: Pull, answer: Answer) -> Staged:
+def _in_one(pull: Pull, answer: Answer, came: Callable[[int], None]) -> Staged:
     with _writer(pull, answer.length) as writer:
         for chunk in answer.chunks():
+            came(len(chunk))
             writer.write(chunk)
         staged = writer.finish()
     failpoint("origin.after_bytes")
     return staged
 
 
-def _in_stretches(pull: Pull, answer: Answer) -> Staged:
+def _in_stretches(pull: Pull, answer: Answer, came: Callable[[int], None]) -> Staged:
     """Keep full stretches as they come; returns the last one, which no row names yet."""
     writer = _writer(pull, None)
     # An answer without a length, or with another one, must still bring the range that it names.
     left = range_bytes(answer.headers) if answer.status == 206 else None
     try:
         for chunk in answer.chunks():
+            came(len(chunk))
             left = None if left is None else left - len(chunk)
             if writer.written_bytes >= pull.deps.segment_bytes:
                 _keep(pull, writer.finish())
@@ -93,7 +98,7 @@ def _in_stretches(pull: Pull, answer: Answer) -> Staged:
         if left:
             raise FetchUnavailable("the range ended elsewhere", code="body_short", missing=left)
         staged = writer.finish()
-    except FetchUnavailable:
+    except (FetchUnavailable, ResourceBusy):
         if writer.written_bytes >= pull.deps.least_segment_bytes:
             _keep(pull, writer.finish())
         raise

@@ -15,7 +15,7 @@ import structlog
 
 from services.origin import rules
 from services.origin.deps import Pull
-from services.origin.hosts import BUSY_SECONDS, BadAnswer, HostBusy
+from services.origin.hosts import BUSY_SECONDS, Asking, BadAnswer, HostBusy
 from services.origin.receiving import forget_partial, receive, remove
 from shared.catalog import fenced
 from shared.catalog.limits import DEFAULT_CONTENT_TYPE, check_content_type
@@ -27,6 +27,7 @@ from shared.core.errors import (
     CancelRequested,
     InvalidError,
     RequestError,
+    ResourceBusy,
     SupersededError,
     TransientError,
     UnavailableError,
@@ -66,13 +67,18 @@ def try_source(pull: Pull, source: int) -> Fail | bool:
     Raises HostBusy, ResourceBusy and, when staging takes nothing, StagingTrouble: uncounted.
     """
     url = pull.job.rule.url(source, pull.job.key)
+    before = pull.plan.tries
     try:
         target = parse_url(url)
-        with _place(pull, target), pull.deps.hosts.use(target):
+        with _place(pull, target), pull.deps.hosts.use(pull.job.bucket_id, target) as asking:
             pull.keep(pull.plan.begun(source))
             failpoint("origin.after_count")
-            return _ask(pull, source, url)
+            return _ask(pull, source, url, asking)
     except HostBusy:
+        raise
+    except ResourceBusy:
+        if pull.plan.tries != before:
+            pull.keep(pull.plan.uncounted(source))
         raise
     except (ChannelError, StagingBusy) as error:
         pull.keep(pull.plan.uncounted(source))
@@ -94,21 +100,21 @@ def try_source(pull: Pull, source: int) -> Fail | bool:
 
 @contextmanager
 def _place(pull: Pull, target: Target) -> Iterator[None]:
-    """Hold one of the places of a host in the block."""
+    """Hold one of the places that the bucket has at a host in the block."""
     deps = pull.deps
     if deps.resources is None:
         yield
         return
     with deps.resources.hold(
         pull.execution,
-        resource_of(target),
+        resource_of(pull.job.bucket_id, target),
         limit=deps.max_running,
-        is_well=lambda: deps.hosts.opens_in_seconds(target) <= 0,
+        is_well=lambda: deps.hosts.opens_in_seconds(pull.job.bucket_id, target) <= 0,
     ):
         yield
 
 
-def _ask(pull: Pull, source: int, url: str) -> Fail | bool:
+def _ask(pull: Pull, source: int, url: str, asking: Asking) -> Fail | bool:
     execution, job = pull.execution, pull.job
     partial = pull.plan.partial
     if partial is not None and (partial.source != source or not job.segments):
@@ -118,14 +124,23 @@ def _ask(pull: Pull, source: int, url: str) -> Fail | bool:
     headers = job.rule.sources[source].headers(pull.deps.secrets)
     if partial is not None:
         headers |= {"range": f"bytes={start}-", "if-range": partial.etag}
-    with pull.deps.fetcher.open(
-        "GET",
-        url,
-        headers=headers,
-        limits=replace(pull.deps.limits, max_body_bytes=_room(pull, start)),
-        deadline=execution.deadline.within(job.rule.max_seconds),
-        check=execution.check,
-    ) as answer:
+
+    def check() -> None:
+        execution.check()
+        asking.check()
+
+    with (
+        asking.waiting(),
+        pull.deps.fetcher.open(
+            "GET",
+            url,
+            headers=headers,
+            limits=replace(pull.deps.limits, max_body_bytes=_room(pull, start)),
+            deadline=execution.deadline.within(job.rule.max_seconds),
+            check=check,
+        ) as answer,
+    ):
+        asking.answered()
         failpoint("origin.after_head")
         meaning = rules.judge(answer.status, answer.headers, partial=partial, start=start)
         if meaning in ("store", "append"):
@@ -139,7 +154,7 @@ def _ask(pull: Pull, source: int, url: str) -> Fail | bool:
                 execution.emit("resumed", {"source": source, "bytes_done": start})
             elif partial is not None:
                 forget_partial(pull)
-            staged, hops = receive(pull, source, answer), answer.hops
+            staged, hops = receive(pull, source, answer, asking.came), answer.hops
             content_type = _content_type(answer)
         else:
             return _refused(pull, source, answer, meaning)

@@ -106,13 +106,6 @@ class Shares:
                 ahead += self._is_silent(other)
         return False
 
-    def is_open(self, name: str, silent_seconds: Callable[[], float]) -> bool:
-        """Tell whether one more would be let in now; changes nothing."""
-        if self.most is None or silent_seconds() < self._silent_seconds:
-            return True
-        with self._lock:
-            return self._has_room() or self._may_look(name)
-
     def _admit(self, share: Share) -> bool:
         with self._lock:
             if self.most is not None:

@@ -160,7 +160,8 @@ class ReviewSettings(Group):
 class OriginSettings(Group):
     """Pulls from origins.
 
-    `max_running` bounds how many ask one host at a time, over all processes; 0 is no limit.
+    `max_running` bounds how many pulls of a bucket ask one host at a time, over all processes; 0 is
+    no limit.
     """
 
     max_running: int = pydantic.Field(32, ge=0)

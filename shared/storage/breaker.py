@@ -65,6 +65,11 @@ class Breaker:
         with self._lock:
             return 0.0 if self._silent_since is None else self._clock() - self._silent_since
 
+    def heard(self) -> None:
+        """Note a sign of life that is no answer yet."""
+        with self._lock:
+            self._hear()
+
     def moved(self) -> None:
         """Note that bytes of a call leave, before it is answered.
 
@@ -115,8 +120,7 @@ class Breaker:
     def succeeded(self) -> None:
         """Report a call that the channel answered, be it with an error of the caller's."""
         with self._lock:
-            self._heard_at = self._clock()
-            self._silent_since = self._heard_at if self._waiting else None
+            self._hear()
             self._failures = 0
             self._next_probe_at = None
             self._probing = False
@@ -174,6 +178,10 @@ class Breaker:
                 is_short = self._clock() - began < SHORT_SECONDS
                 if not self._waiting and (is_short or self._heard_at >= began):
                     self._silent_since = None
+
+    def _hear(self) -> None:
+        self._heard_at = self._clock()
+        self._silent_since = self._heard_at if self._waiting else None
 
     @contextmanager
     def _report(self, *, is_fair: bool) -> Iterator[None]:

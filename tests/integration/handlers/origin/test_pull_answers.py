@@ -196,7 +196,7 @@ def test_a_dead_host_is_left_alone_and_holds_up_nobody(
     assert stand.work(first.task_id) == "scheduled"
     # The third failure opens the breaker: no attempt is used up by waiting for it.
     assert stand.work(first.task_id) == "blocked"
-    resource = f"origin:http://127.0.0.1:{gone.port}"
+    resource = f"origin:{dead}:http://127.0.0.1:{gone.port}"
     row = stand.task(first.task_id)
     assert (row["attempt"], row["resource_key"]) == (2, resource)
     second = stand.trigger(dead, "b")
@@ -211,7 +211,7 @@ def test_a_dead_host_is_left_alone_and_holds_up_nobody(
 def test_a_slow_host_has_so_many_at_a_time(
     stand: OriginStand, upstream: Upstream, bucket: int
 ) -> None:
-    stand.hosts._take(parse_url(upstream.url)).running = 4
+    stand.hosts._take(bucket, parse_url(upstream.url)).running = 4
     pulling = stand.trigger(bucket, "a")
     assert stand.work(pulling.task_id) == "blocked"
     assert stand.task(pulling.task_id)["attempt"] == 0
