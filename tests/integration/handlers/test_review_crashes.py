@@ -13,9 +13,11 @@ import sqlalchemy as sa
 from shared.catalog.invariants.rows import row_breaches
 from shared.catalog.models import Review, utc_clock
 from shared.catalog.puts import PutAnswer
-from shared.catalog.rereviews.runs import show_run, start_run
+from shared.catalog.rereviews.runs import show_run
+from shared.catalog.rereviews.starting import start_run
 from shared.core.failpoints import arm
 from tests.integration.handlers.asking import GOOD, asking_bucket, call_back, step_of
+from tests.integration.handlers.reviewing_again import end_quarantines
 from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.crash import crash
 from tests.support.handlers import TENANT, Stand
@@ -185,4 +187,7 @@ def test_death_while_it_is_reviewed_again(stand: Stand, tmp_path: Path, step: st
     assert review.state == "rejected"
     assert stand.version(put.version_id).state == "blocked"
     check(stand)
+    assert len(stand.channels.keys("a")) == 1, "in quarantine"
+    end_quarantines(stand)
     assert stand.channels.keys("a") == []
+    check(stand)

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from shared.catalog.buckets import BucketSpec, put_bucket
 from shared.catalog.invariants.rows import row_breaches
 from shared.catalog.models import Review, ReviewState, ReviewStep, Version, utc_clock
 from shared.catalog.quarantine import destroy, release
-from shared.catalog.rereviews.runs import start_run
+from shared.catalog.rereviews.starting import start_run
 from shared.catalog.review_callbacks import accept_callback
+from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.reviewing import decide
 from shared.core.errors import BloxError
 from tests.integration.handlers.asking import asking_bucket
@@ -115,11 +117,20 @@ class Actors:
             self.done.wait(0.05)
 
     def change_rules(self) -> None:
-        """Change the policy and have the bucket reviewed again."""
+        """Change the policy, which has the bucket reviewed again, and now and then ask for it."""
+        asked = {"kind": "webhook", "name": "far", "reviewer": "elsewhere"}
         turn = 0
         while not self.done.wait(0.2):
             turn += 1
-            asking_bucket(self.stand, self.reviewer, BUCKET, **POLICIES[turn % len(POLICIES)])
+            rules = {**POLICIES[turn % len(POLICIES)], "reviewers": [asked]}
+            spec = BucketSpec(channels=["a", "b"], review_policy=ReviewPolicy.model_validate(rules))
+            self.stand.db.run_session(
+                lambda s, spec=spec: put_bucket(  # type: ignore[misc]
+                    s, TENANT, BUCKET, spec, catalogue=self.stand.catalogue
+                )
+            )
+            if turn % 3:
+                continue
             with suppress(BloxError):
                 self.stand.db.run_session(
                     lambda s: start_run(s, self.stand.catalogue, TENANT, BUCKET, by="ann")
