@@ -17,11 +17,11 @@ from shared.catalog.models import (
     BlobState,
     HolderKind,
     Location,
-    LocationState,
     utc_clock,
     utc_now,
 )
 from shared.catalog.payloads import DELETE_BLOB, DeleteBlob
+from shared.catalog.places import is_good
 from shared.core.errors import ConflictError
 
 
@@ -116,17 +116,12 @@ def has_references(session: Session, blob_id: int) -> bool:
 
 
 def has_stored_location(session: Session, blob_id: int) -> bool:
-    """Tell whether a verified copy of the blob is on a channel."""
-    return (
-        session.scalar(
-            sa.select(
-                sa.exists().where(
-                    Location.blob_id == blob_id, Location.state == LocationState.STORED
-                )
-            )
-        )
-        is True
-    )
+    """Tell whether a verified copy of the blob is on a channel, and not known to be lost.
+
+    Without one its content must be sent again, however often it was stored before.
+    """
+    found = sa.exists().where(Location.blob_id == blob_id, is_good())
+    return session.scalar(sa.select(found)) is True
 
 
 def _has_locations(session: Session, blob_id: int) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.blobs import add_reference
+from shared.catalog.blobs import add_reference, has_stored_location
 from shared.catalog.conditions import UNCONDITIONAL, Conditions
 from shared.catalog.context import Catalogue
 from shared.catalog.deletes import end_stored, take_generation
@@ -85,8 +85,8 @@ def copy_object(
     caller has seen to it that both buckets are one tenant's. `admit` is asked with the target's
     region before a task is made, and may refuse. Raises NotFoundError, NotStoredYet for a source
     that its upload has not stored yet, PreconditionError, InvalidError, TooLargeError,
-    ConflictError (`object_held`, `content_not_reviewed`) and SwitchedOffError; then nothing is
-    written.
+    ConflictError (`object_held`, `content_not_reviewed`, `content_lost`) and SwitchedOffError; then
+    nothing is written.
     """
     check_key(order.source_key)
     check_key(order.target_key)
@@ -160,6 +160,18 @@ def is_placed(session: Session, blob: Blob, bucket: Bucket) -> bool:
     return not set(bucket.channels).isdisjoint(channels)
 
 
+def refuse_lost(session: Session, version: Version) -> None:
+    """Raise ConflictError when every copy of a stored version is known to be lost.
+
+    Another name for it would pass for a second copy; it is brought back for the first one.
+    """
+    if not has_stored_location(session, version.blob_id):
+        raise ConflictError(
+            "the source's content is lost and waits for its restore: send its bytes with a PUT",
+            code="content_lost",
+        )
+
+
 def refuse_unreviewed(session: Session, bucket: Bucket, *, sha256: str, content_type: str) -> None:
     """Raise ConflictError unless the bucket would take this content without a review."""
     if bucket.review_policy is None:
@@ -201,6 +213,7 @@ def _judge(
             state=str(version.state),
             task_id=version.task_id,
         )
+    refuse_lost(session, version)
     there = target.served
     order.target_conditions.judge(None if there is None else there.etag)
     if source is target and order.is_move:

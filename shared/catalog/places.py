@@ -7,17 +7,33 @@ from collections.abc import Collection
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.models import Location, LocationState
+from shared.catalog.models import Location, LocationState, Loss, LossState, Replica
+
+#: Losses whose location was never found right again. One that nobody needed any more counts: the
+#: content may be asked for anew while the location still stands.
+LOST = (LossState.OPEN, LossState.UNRECOVERABLE, LossState.FAILED, LossState.SUPERSEDED)
+
+
+def is_good() -> sa.ColumnElement[bool]:
+    """Return the condition that a location is stored and not known to be lost."""
+    is_reported = sa.exists().where(Loss.location_id == Location.id, Loss.state.in_(LOST))
+    is_repaired = sa.exists().where(
+        Replica.blob_id == Location.blob_id, Replica.lost_location_id == Location.id
+    )
+    return sa.and_(Location.state == LocationState.STORED, ~is_reported, ~is_repaired)
 
 
 def stored_on(
     session: Session, blob_id: int, channel: str, *, besides: int | None = None
 ) -> int | None:
-    """Return the oldest stored location of a blob on a channel, but for the one `besides`."""
+    """Return the oldest stored location of a blob on a channel, but for the one `besides`.
+
+    One that is known to be lost is none: a proven copy must not give way to it.
+    """
     return session.scalar(
         sa.select(sa.func.min(Location.id)).where(
             Location.blob_id == blob_id,
-            Location.state == LocationState.STORED,
+            is_good(),
             Location.channel == channel,
             Location.id != (besides or 0),
         )

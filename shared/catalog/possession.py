@@ -16,7 +16,8 @@ from enum import StrEnum
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.models import Blob, BlobState, Location, LocationState
+from shared.catalog.models import Blob, BlobState, Location
+from shared.catalog.places import is_good
 from shared.catalog.secret_box import SecretBox
 from shared.core.errors import ForbiddenError, NotFoundError, PermanentError
 
@@ -117,7 +118,7 @@ def stored_copies(
             Blob.sha256 == sha256,
             Blob.size_bytes == size,
             Blob.state.in_((BlobState.LIVE, BlobState.CONDEMNED)),
-            Location.state == LocationState.STORED,
+            is_good(),
         )
         .order_by(Location.id)
     )

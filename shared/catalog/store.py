@@ -12,12 +12,13 @@ from shared.catalog.context import Catalogue
 from shared.catalog.locking import LockedKey, lock_version
 from shared.catalog.models import (
     Bucket,
-    Location,
     LocationState,
     Version,
     VersionState,
     utc_now,
 )
+from shared.catalog.places import lock_location
+from shared.catalog.restores.losses import LossesOf
 from shared.catalog.versions import make_current, may_store
 from shared.core.errors import NotFoundError, PermanentError, SupersededError, TransientError
 
@@ -95,14 +96,22 @@ class StoreCommit:
         self._location_id = location_id
         self._etag = etag
         self._locked: LockedKey | None = None
+        self._losses: LossesOf | None = None
 
     def lock(self, session: Session) -> None:
-        """Lock object, versions, blobs (all of the same content too) and the location, in order."""
+        """Lock object, versions, blobs (all of the same content too), then the location.
+
+        Also the locations that the content has lost, and their losses.
+        """
         try:
             self._locked = lock_version(session, self._version_id, content=True)
         except NotFoundError as error:
             raise SupersededError("the version is gone", version_id=self._version_id) from error
-        self._lock_location(session)
+        winner = self._locked.winner
+        if winner is None:
+            lock_location(session, self._location_id)
+        else:
+            self._losses = LossesOf.lock(session, winner.id, besides=self._location_id)
 
     def apply(self, session: Session) -> StoredVersion:
         """Make the version stored and current.
@@ -118,7 +127,7 @@ class StoreCommit:
             raise SupersededError(
                 "a newer version has won", version_id=version.id, state=version.state
             )
-        location = self._lock_location(session)
+        location = lock_location(session, self._location_id)
         if (
             location is None
             or location.state != LocationState.INTENT
@@ -139,14 +148,8 @@ class StoreCommit:
             if winner is not None:
                 # The content's blob lost its copy: ours becomes its copy.
                 location.blob_id = winner.id
+                if self._losses is not None:
+                    self._losses.end(session, location)
         session.flush()
         make_current(session, self._catalogue, locked)
         return StoredVersion(released=tuple(locked.released), is_duplicate=is_duplicate)
-
-    def _lock_location(self, session: Session) -> Location | None:
-        return session.scalars(
-            sa.select(Location)
-            .where(Location.id == self._location_id)
-            .with_for_update()
-            .execution_options(populate_existing=True)
-        ).one_or_none()

@@ -15,7 +15,8 @@ from shared.catalog.backups.manifest import Entry
 from shared.catalog.blobs import has_stored_location
 from shared.catalog.conditions import ANY, UNCONDITIONAL, Conditions
 from shared.catalog.context import Catalogue
-from shared.catalog.models import Blob, Bucket, Location, LocationState, ObjectRow, Version
+from shared.catalog.models import Blob, Bucket, Location, ObjectRow, Version
+from shared.catalog.places import is_good
 from shared.catalog.puts import Staged, lock_put, write_put
 from shared.catalog.restores.runs import Policy
 from shared.catalog.review_policy import ReviewPolicy
@@ -69,7 +70,7 @@ def is_stored_here(session: Session, tenant_id: str, sha256: str, size_bytes: in
         Blob.size_bytes == size_bytes,
         Blob.live_slot == 1,
         Location.blob_id == Blob.id,
-        Location.state == LocationState.STORED,
+        is_good(),
     )
     return session.scalar(sa.select(stored)) is True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 import sqlalchemy as sa
@@ -20,6 +21,7 @@ from shared.catalog.models import (
     utc_now,
 )
 from shared.catalog.payloads import RESTORE_BLOB, RestoreBlob
+from shared.catalog.places import LOST, lock_location
 
 #: Seconds after which a loss that nothing could help with is tried again.
 AGAIN_SECONDS = 24 * 3600.0
@@ -34,6 +36,46 @@ class FoundBy(StrEnum):
     BACKUP = "backup"
     REPLICA = "replica"
     RESTORE = "restore"
+
+
+#: Where a content came from that a user has sent again: no backup was read.
+SENT_AGAIN = "upload"
+
+
+@dataclass(frozen=True, slots=True)
+class LossesOf:
+    """The losses of a locked blob that nobody has found right again, locked with their locations.
+
+    A tender of one that is ended here finds that out by itself.
+    """
+
+    losses: tuple[Loss, ...]
+
+    @classmethod
+    def lock(cls, session: Session, blob_id: int, *, besides: int) -> LossesOf:
+        """Lock the lost locations together with the location `besides`, then the losses."""
+        # The blob's lock keeps the rest of the world from opening or ending one.
+        found = session.execute(
+            sa.select(Loss.id, Loss.location_id)
+            .join(Location, Location.id == Loss.location_id)
+            .where(Location.blob_id == blob_id, Loss.state.in_(LOST))
+            .order_by(Loss.id)
+        ).all()
+        for location_id in sorted({besides, *(row.location_id for row in found)}):
+            lock_location(session, location_id)
+        locked = (lock_loss(session, row.id) for row in found)
+        return cls(tuple(one for one in locked if one is not None))
+
+    def end(self, session: Session, location: Location) -> None:
+        """Let a proven location that has just become the blob's own take the place of the lost."""
+        for loss in self.losses:
+            lost = session.get(Location, loss.location_id)
+            if lost is not None and lost.state == LocationState.STORED:
+                # What is left of its bytes is the sweep's.
+                lost.state, lost.condemned_at = LocationState.CONDEMNED, utc_clock()
+            end_loss(loss, LossState.RESTORED)
+            loss.restored_from, loss.restored_location_id = SENT_AGAIN, location.id
+        session.flush()
 
 
 def report_loss(

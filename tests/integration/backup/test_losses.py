@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from hashlib import sha256
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.copies import CopyOrder, copy_object
 from shared.catalog.models import BackupContent, Location, Loss, utc_clock, utc_now
-from shared.catalog.restores.losses import losses_to_try, try_again
+from shared.catalog.puts import instant_upload
+from shared.catalog.replicas import losses as replicas
+from shared.catalog.restores.losses import FoundBy, losses_to_try, try_again
 from shared.core.clock import Deadline
+from shared.core.errors import ConflictError, NotFoundError
 from shared.storage.body import Body
 from shared.storage.errors import ChannelUnavailable
 from tests.support.backups import TARGET, BackupStand
@@ -234,3 +239,84 @@ def test_another_copy_that_is_lost_as_well_does_not_pass_for_the_good_one(
     assert [loss.state for loss in stand.losses()] == ["restored", "restored"]
     (good,) = [one for one in stand.locations() if one.state == "stored"]
     assert stand.channels.read(good.channel, good.key) == b"right"
+
+
+@pytest.mark.parametrize("stands", ["open", "unrecoverable", "superseded"])
+def test_content_sent_again_while_its_only_copy_is_lost_is_stored(
+    stand: BackupStand, stands: str
+) -> None:
+    bucket = stand.bucket(channels=("a", "b"))
+    version = stand.stored(bucket, "k", b"precious")
+    other = stand.stored(bucket, "other", b"precious")
+    stand.lose(version)
+    restoring = stand.report(version)
+    if stands == "superseded":  # Deleted when its turn came, and wanted again within the grace.
+        stand.remove(bucket, "k")
+        stand.remove(bucket, "other")
+    if stands != "open":
+        stand.work(restoring)
+    assert [one.state for one in stand.losses()] == [stands]
+    facts = {"sha256": sha256(b"precious").hexdigest(), "size": 8}
+    with pytest.raises(NotFoundError) as refused:
+        stand.db.run_session(
+            lambda session: instant_upload(session, stand.catalogue, bucket, "k", **facts)  # type: ignore[arg-type]
+        )
+    assert refused.value.code == "content_unknown"
+    if stands != "superseded":
+        order = CopyOrder(
+            source_bucket_id=bucket, source_key="k", target_bucket_id=bucket, target_key="copy"
+        )
+        with pytest.raises(ConflictError) as lost:
+            stand.db.run_session(lambda session: copy_object(session, stand.catalogue, order))
+        assert lost.value.code == "content_lost"
+    answer = stand.put(bucket, "k", b"precious")
+    assert (answer.instant, answer.state) == (False, "pending")
+    assert stand.work(answer.task_id) == "completed"
+    assert stand.stored_bytes(answer.version_id) == b"precious"
+    if stands == "superseded":
+        # What would delete it finds it living again.
+        assert set(stand.work_all("delete")) <= {"completed"}
+    else:
+        assert stand.stored_bytes(other) == b"precious"
+    (new,) = [one for one in stand.locations() if one.state == "stored"]
+    (loss,) = stand.losses()
+    assert (loss.state, loss.restored_from, loss.restored_location_id) == (
+        "restored",
+        "upload",
+        new.id,
+    )
+    assert {one.state for one in stand.locations() if one.id != new.id} == {"condemned"}
+    if stands == "open":
+        assert stand.work(restoring) == "completed"
+    assert stand.put(bucket, "third", b"precious").instant
+
+
+def test_the_copy_that_a_repair_is_to_replace_is_none(stand: BackupStand) -> None:
+    """The first copy is lost and repaired from the replica, which is then lost as well."""
+    bucket = stand.bucket(channels=("a",), replicas=("b",))
+    stand.stored(bucket, "k", b"precious")
+    assert stand.work_all("replica") == ["completed"]
+    first, second = stand.locations()
+    stand.empty("a")
+    stand.empty("b")
+    for location, answer in ((first, "repair"), (second, "restore")):
+        assert answer == stand.db.run_session(
+            partial(
+                replicas.report_loss,
+                catalogue=stand.catalogue,
+                location_id=location.id,
+                found_by=FoundBy.READ,
+                detail="gone",
+            )
+        )
+    again = stand.put(bucket, "k", b"precious")
+    assert not again.instant
+    assert stand.work(again.task_id) == "completed"
+    stand.work_all("replica")
+    stored = [one for one in stand.locations() if one.state == "stored"]
+    assert sorted(one.channel for one in stored) == ["a", "b"]
+    assert {one.id for one in stored}.isdisjoint({first.id, second.id})
+    for one in stored:
+        assert stand.channels.read(one.channel, one.key) == b"precious"
+    assert [loss.state for loss in stand.losses()] == ["restored"]
+    assert stand.stored_bytes(again.version_id) == b"precious"
