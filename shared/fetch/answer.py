@@ -28,11 +28,15 @@ _LINGER_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One connection that was made: the host that was asked for, and the address that it had."""
+    """One connection that was made: the host that was asked for, and the address that it had.
+
+    `permitted_by` is the entry of the operator's allow-list that let it be made, '' for none.
+    """
 
     host: str
     port: int
     address: str
+    permitted_by: str = ""
 
 
 class Answer:

@@ -88,7 +88,7 @@ class Fetcher:
                 seconds=limits.connect_seconds,
                 tls=self._tls,
             ) as wire:
-                visited.append(Hop(target.host, target.port, str(wire.address)))
+                visited.append(self._hop(target, wire.address))
                 exchange = Exchange(wire, limits)
                 exchange.ask(method, target, sent, body)
                 answer = Answer(exchange, target=target, hops=tuple(visited))
@@ -105,6 +105,10 @@ class Fetcher:
         raise FetchRefused(
             f"there were more than {hops} redirects", code="too_many_redirects", host=target.host
         )
+
+    def _hop(self, target: Target, address: Address) -> Hop:
+        permitted_by = self._policy.permitted_by(target.host, target.port, address)
+        return Hop(target.host, target.port, str(address), permitted_by or "")
 
     def _addresses(self, target: Target, patience: Patience, seconds: float) -> tuple[Address, ...]:
         """Resolve a target; refuse it when any of its addresses is not one that we go to."""

@@ -26,6 +26,7 @@ _MAX_PORT = 65535
 class _Entry:
     """One line of the allow-list. `ports` None leaves the port to the general rule."""
 
+    text: str
     name: str | None
     network: Network | None
     ports: frozenset[int] | None
@@ -52,11 +53,18 @@ class FetchPolicy:
 
     def permits(self, host: str, port: int, address: Address) -> bool:
         """Tell whether a connection may be made to this address of a host, on this port."""
+        return self.permitted_by(host, port, address) is not None
+
+    def permitted_by(self, host: str, port: int, address: Address) -> str | None:
+        """Return the entry of the allow-list that permits a connection, '' where none is needed.
+
+        None when it may not be made.
+        """
         for entry in self._entries:
             is_meant = entry.has_name(host) or entry.has_address(address)
             if is_meant and entry.opens(port, self._ports):
-                return True
-        return port in self._ports and is_global(address)
+                return entry.text
+        return "" if port in self._ports and is_global(address) else None
 
     def permits_port(self, host: str, port: int) -> bool:
         """Tell whether any address could be reached on this port; says so before a look-up."""
@@ -72,7 +80,7 @@ def _parse(text: str) -> _Entry:
     small = text.strip().lower()
     bare = _bare_network(small)
     if bare is not None:
-        return _Entry(None, bare, None, any_port=False)
+        return _Entry(small, None, bare, None, any_port=False)
     match = _BRACKETED.match(small) or _PLAIN.match(small)
     if match is None:
         raise _invalid(text)
@@ -83,7 +91,7 @@ def _parse(text: str) -> _Entry:
     network = _bare_network(place)
     if network is None and not _NAME.match(place):
         raise _invalid(text)
-    return _Entry(None if network else place, network, ports, any_port=port == "*")
+    return _Entry(small, None if network else place, network, ports, any_port=port == "*")
 
 
 def _bare_network(text: str) -> Network | None:

@@ -29,11 +29,17 @@ def origin_breaches(session: Session, late: dt.datetime) -> Iterator[Breach]:
 
 
 def hop_breaches(session: Session, policy: FetchPolicy) -> Iterator[Breach]:
-    """Yield pulls whose bytes came over a connection that this deployment does not allow."""
+    """Yield pulls whose bytes came over a connection that was not allowed.
+
+    What was allowed is what the worker noted (the entry of its allow-list, which must fit) or what
+    `policy` has: this process may have been given other settings than the worker had then.
+    """
     query = sa.select(OriginPull.id, OriginPull.hops).where(OriginPull.state != PullState.OPEN)
     for pull_id, hops in session.execute(query.execution_options(yield_per=500)):
-        for host, port, address in (hops or {}).get("hops", ()):
-            if not policy.permits(host, port, ipaddress.ip_address(address)):
+        for host, port, address, *noted in (hops or {}).get("hops", ()):
+            target = ipaddress.ip_address(address)
+            then = FetchPolicy(ports=(port,), allow=filter(None, noted)) if noted else policy
+            if not (then.permits(host, port, target) or policy.permits(host, port, target)):
                 detail = f"it connected to {address} port {port} for {host}"
                 yield Breach("pulls go to allowed addresses", f"pull {pull_id}", detail)
 

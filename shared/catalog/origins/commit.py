@@ -7,7 +7,7 @@ that came are dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -149,7 +149,7 @@ class PullCommit:
             forget_miss(session, pull.bucket_id, pull.key)
         if self._staged is not None:
             pull.received_bytes = self._staged.size
-            pull.hops = {"hops": [[hop.host, hop.port, hop.address] for hop in self._hops]}
+            pull.hops = {"hops": [list(astuple(hop)) for hop in self._hops]}
         pull.ended_at = utc_clock()
         session.flush()
         return Pulled(PullState(pull.state), answer, tuple(sorted(released)))

@@ -61,7 +61,7 @@ def test_a_body_comes_with_its_head(upstream: Upstream, fetcher: Fetcher) -> Non
     with fetcher.open("GET", f"{upstream.url}/a?b=1", deadline=Deadline(10)) as got:
         assert (got.status, got.length, got.headers["etag"]) == (200, 5, '"x"')
         assert got.read() == b"hello"
-        assert got.hops == (Hop("127.0.0.1", upstream.port, "127.0.0.1"),)
+        assert got.hops == (Hop("127.0.0.1", upstream.port, "127.0.0.1", "127.0.0.1:*"),)
     (asked,) = upstream.asked
     assert asked.headers["host"] == f"127.0.0.1:{upstream.port}"
     assert asked.headers["accept-encoding"] == "identity"

@@ -42,6 +42,15 @@ def test_a_name_is_allowed_wherever_it_points_and_below_it_only_with_a_dot() -> 
     assert not permits(policy, "other.example", 8443, "10.0.0.1")
 
 
+def test_the_entry_that_permits_a_connection_is_told() -> None:
+    policy = FetchPolicy(allow=["10.0.0.0/8", "Files.internal:8080"])
+    local, public = ipaddress.ip_address("10.1.2.3"), ipaddress.ip_address("1.1.1.1")
+    assert policy.permitted_by("x", 443, local) == "10.0.0.0/8"
+    assert policy.permitted_by("files.internal", 8080, local) == "files.internal:8080"
+    assert policy.permitted_by("x", 443, public) == ""
+    assert policy.permitted_by("x", 22, public) is None
+
+
 def test_a_bare_address_of_the_sixth_version_needs_no_brackets() -> None:
     assert permits(FetchPolicy(allow=["::1"]), "x", 80, "::1")
     assert permits(FetchPolicy(allow=["fd00::/8"]), "x", 80, "fd00::1")

@@ -10,11 +10,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.invariants.origins import hop_breaches
 from shared.catalog.models import OriginMiss, OriginPull
 from shared.catalog.origins.pulling import NothingToPull, Pulling
 from shared.catalog.origins.segments import Segment, add_segment
 from shared.core.clock import utc_now
-from shared.fetch import resolving
+from shared.fetch import FetchPolicy, resolving
 from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.origins import OriginStand
 from tests.support.upstream import Asked, Upstream, answer
@@ -26,6 +27,24 @@ ETAG = '"v1"'
 pytestmark = pytest.mark.databases("sqlite")
 
 
+def breaches(stand: OriginStand) -> list[str]:
+    return stand.look(lambda session: [one.subject for one in hop_breaches(session, FetchPolicy())])
+
+
+@pytest.mark.parametrize(
+    "hop", [["h", 80, "10.0.0.1"], ["h", 80, "10.0.0.1", ""], ["h", 80, "10.0.0.1", "11.0.0.0/8"]]
+)
+def test_a_connection_that_nothing_allowed_is_seen(
+    stand: OriginStand, upstream: Upstream, bucket: int, hop: list[object]
+) -> None:
+    upstream.routes["/base/k"] = answer(BODY)
+    pulling = stand.trigger(bucket, "k")
+    stand.work(pulling.task_id)
+    with stand.bench.engine.begin() as connection:
+        connection.execute(sa.update(OriginPull).values(hops={"hops": [hop]}))
+    assert breaches(stand) == [f"pull {pulling.pull_id}"]
+
+
 def test_what_comes_becomes_a_version_and_is_uploaded(
     stand: OriginStand, upstream: Upstream, bucket: int
 ) -> None:
@@ -35,7 +54,8 @@ def test_what_comes_becomes_a_version_and_is_uploaded(
 
     pull = stand.pull_row(pulling.pull_id)
     assert (pull.state, pull.received_bytes) == ("stored", len(BODY))
-    assert pull.hops == {"hops": [["127.0.0.1", upstream.port, "127.0.0.1"]]}
+    assert pull.hops == {"hops": [["127.0.0.1", upstream.port, "127.0.0.1", "127.0.0.1:*"]]}
+    assert breaches(stand) == [], "also for one who does not know the allow-list"
     (version,) = stand.versions()
     assert (version.id, version.state, version.generation) == (pull.version_id, "pending", 1)
     assert version.content_type == "text/css"
