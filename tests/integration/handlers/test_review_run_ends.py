@@ -115,6 +115,23 @@ def test_run_makes_no_more_reviews_than_are_wanted_at_a_time(
     assert progress(stand, run.id).reviews == {"passed": 4}
 
 
+def test_run_gives_its_thread_back_and_goes_on_at_its_cursor(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "PAGE_VERSIONS", 2)
+    monkeypatch.setattr("services.review.again.TURN_SECONDS", 0.0)
+    bucket = stand.bucket(**OLD)
+    for n in range(3):
+        stored(stand, bucket, f"good-{n}", b"harmless %d" % n)
+    stand.bucket(**NEW)
+    run = start(stand)
+    seen = []
+    while stand.work(run.task_id) == "scheduled":
+        seen.append(progress(stand, run.id).run.seen)
+    assert seen == [2, 3]
+    assert progress(stand, run.id).run.state == "planned"
+
+
 def test_stored_bytes_that_cannot_be_read_are_looked_for_and_end_nothing(stand: Stand) -> None:
     bucket = stand.bucket(**OLD)
     put = stored(stand, bucket, "k", GOOD)
