@@ -29,6 +29,8 @@ from shared.outbox.policy import RetryPolicy
 
 #: Tries of a review; its policy says what follows when all have failed.
 REVIEW_RETRY = RetryPolicy(max_attempts=8)
+#: Of what makes the reviews of a bucket: it asks nobody but the database, and may take weeks.
+REVIEW_RUN_RETRY = RetryPolicy(max_attempts=150)
 #: Seconds that one execution of a review may take.
 REVIEW_LIMIT_SECONDS = 1800.0
 
@@ -104,7 +106,13 @@ def _kinds(catalogue: Catalogue) -> CatalogueKinds:
         review_recheck=_review_kind(
             payloads.REVIEW_RECHECK, payloads.CheckReview, RecheckHooks(catalogue)
         ),
-        review_again=_review_kind(payloads.REVIEW_AGAIN, payloads.ReviewAgain, RereviewHooks()),
+        review_again=storage_kind(
+            payloads.REVIEW_AGAIN,
+            payloads.ReviewAgain,
+            RereviewHooks(),
+            retry=REVIEW_RUN_RETRY,
+            limit_seconds=REVIEW_LIMIT_SECONDS,
+        ),
         # A blob whose delete task failed is found by the sweep.
         delete_blob=storage_kind(payloads.DELETE_BLOB, payloads.DeleteBlob, None),
         delete_prefix=storage_kind(payloads.DELETE_PREFIX, payloads.DeletePrefix, RemovalHooks()),
