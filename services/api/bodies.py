@@ -27,8 +27,8 @@ class Sink(Protocol):
         """Take the next bytes; raises when there are too many or no room."""
         ...
 
-    def waits_for(self) -> Future[None] | None:
-        """Return what must end before the next `write`; None when it can be at once."""
+    def waits_for(self, count: int) -> Future[None] | None:
+        """Return what must end before a `write` of so many bytes; None when it can be at once."""
         return None
 
 
@@ -50,7 +50,7 @@ async def stream_body(request: Request, sink: Sink, *, idle_seconds: float) -> N
                 idle.reschedule(None)
                 if len(body) <= CHUNK_BYTES:
                     if body:
-                        await _room(sink)
+                        await _room(sink, len(body))
                         sink.write(body)
                 else:
                     await _write_pieces(sink, memoryview(body))
@@ -63,18 +63,17 @@ async def stream_body(request: Request, sink: Sink, *, idle_seconds: float) -> N
 
 async def _write_pieces(sink: Sink, body: memoryview) -> None:
     for start in range(0, len(body), CHUNK_BYTES):
-        await _room(sink)
+        await _room(sink, min(CHUNK_BYTES, len(body) - start))
         sink.write(bytes(body[start : start + CHUNK_BYTES]))
         await asyncio.sleep(0)
 
 
-async def _room(sink: Sink) -> None:
+async def _room(sink: Sink, count: int) -> None:
     """Wait until the sink can take more; what went wrong meanwhile is told by the next write."""
-    future = sink.waits_for()
-    if future is None:
-        return
-    step = asyncio.wrap_future(future)
-    # Looked at here, so that no loop complains of an error that nobody has seen.
-    step.add_done_callback(lambda done: done.cancelled() or done.exception())
-    # A client that goes away does not take back a part that is being sent: this cancels nothing.
-    await asyncio.wait([step])
+    while (future := sink.waits_for(count)) is not None:
+        step = asyncio.wrap_future(future)
+        # Looked at here, so that no loop complains of an error that nobody has seen.
+        step.add_done_callback(lambda done: done.cancelled() or done.exception())
+        # A client that goes away does not take back a part that is being sent: this cancels
+        # nothing.
+        await asyncio.wait([step])

@@ -54,7 +54,8 @@ class StagingSettings(Group):
 
     Of kind `file`: `path`; `shared` says that every process that may run on another machine sees
     the same folder. Of kind `s3`: a bucket that is staging's alone, so that no common disk is
-    needed; each process holds at most `memory_bytes` of bodies in parts of `part_bytes`.
+    needed; each process holds at most `memory_bytes` of bodies in parts of `part_bytes`, and one
+    part more; bodies that find nothing left wait, the slowest are ended for them (503).
     `max_age_seconds`: files that nothing names go to the trash when they are older, and from there
     for good after `trash_seconds`.
     """

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 import structlog
 
 from shared.core.clock import Deadline
-from shared.core.errors import BloxError, UnavailableError
+from shared.core.errors import BloxError
 from shared.core.failpoints import failpoint
 from shared.core.ids import node_name
 from shared.storage.body import CHUNK_BYTES, Body
@@ -22,8 +22,11 @@ from shared.storage.errors import ChannelUnavailable, ObjectMissing
 from shared.storage.keys import fresh_key
 from shared.storage.progress import Plan
 from shared.storage.spec import S3_LEAST_PART_BYTES
-from shared.storage.staging_senders import Budget, send_apart
+from shared.storage.staging_memory import Memory
+from shared.storage.staging_senders import send_apart
 from shared.storage.staging_writer import Expected, Staged, StagingWriter
+
+__all__ = ["ObjectGround", "ObjectWriter"]
 
 #: Bytes of all bodies that one process holds in memory while they come.
 MEMORY_BYTES = 128 * 1024 * 1024
@@ -34,14 +37,10 @@ CALL_SECONDS = 60.0
 #: Seconds that a copy into or out of the trash may take.
 _COPY_SECONDS = 600.0
 _MARK_DIGITS = 12
+#: Bodies of at most so many bytes are never kept waiting.
+SMALL_BYTES = 64 * 1024
 
 _log = structlog.get_logger("storage.staging")
-
-
-class StagingBusy(UnavailableError):
-    """Too many bodies are on their way into staging."""
-
-    code = "busy"
 
 
 class ObjectGround:
@@ -59,23 +58,15 @@ class ObjectGround:
         self._channel = channel
         self._node = node or (lambda: own)
         self._part_bytes = part_bytes
-        self._budget = Budget(memory_bytes)
+        self._memory = Memory(memory_bytes)
 
     def writer(self, prefix: str, expected: Expected, *, reserve_bytes: int) -> StagingWriter:
-        """See Ground.writer. Raises StagingBusy when memory for its first part is lacking."""
+        """See Ground.writer. Raises StagingBusy when too many bodies wait for memory already."""
         known = expected.size if expected.size is not None else expected.max_size
         part_bytes = Plan.of(known or 0, self._part_bytes).part_bytes
-        first_bytes = part_bytes if expected.size is None else min(part_bytes, expected.size)
-        if not self._budget.take(first_bytes):
-            raise StagingBusy(channel=self._channel.name)
         key = f"{fresh_key(prefix)}-{_mark(self._node())}"
         return ObjectWriter(
-            self._channel,
-            key,
-            expected,
-            part_bytes=part_bytes,
-            taken_bytes=first_bytes,
-            budget=self._budget,
+            self._channel, key, expected, part_bytes=part_bytes, memory=self._memory
         )
 
     def trash(self, key: str, trash_key: str) -> bool:
@@ -124,9 +115,10 @@ def _mark(node: str) -> str:
 
 
 class ObjectWriter(StagingWriter):
-    """See StagingWriter. Holds one part in memory, two while memory is plenty.
+    """See StagingWriter. Holds what has come of one part, and the part that is being sent.
 
-    One part is sent while the next one fills; their order is that of the MD5 of the whole.
+    One part is sent while the next one fills; their order is that of the MD5 of the whole. A small
+    body takes no memory of the others: whoever has it, has it whole.
     """
 
     def __init__(
@@ -136,53 +128,83 @@ class ObjectWriter(StagingWriter):
         expected: Expected,
         *,
         part_bytes: int,
-        taken_bytes: int,
-        budget: Budget,
+        memory: Memory,
     ) -> None:
         super().__init__(key, expected)
         self._channel = channel
         self._part_bytes = part_bytes
-        self._taken_bytes, self._budget = taken_bytes, budget
-        self._has_two = False
+        is_small = expected.size is not None and expected.size <= SMALL_BYTES
+        self._share = None if is_small else memory.share(on_evicted=self._forget)
         self._buffer = bytearray()
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._upload_id: str | None = None
         self._parts: list[Part] = []
         self._step: Future[None] | None = None
         self._until = Deadline(BODY_SECONDS)
+        #: What the last part has taken of the memory.
+        self._taken = 0
         self._is_over = False
 
-    def waits_for(self) -> Future[None] | None:
-        """See StagingWriter.waits_for: the part that is being sent, when its memory is needed."""
+    def waits_for(self, count: int = CHUNK_BYTES) -> Future[None] | None:
+        """See StagingWriter.waits_for: the part that is being sent, or memory for the next bytes.
+
+        Raises BodyTooSlow when the body was ended for others.
+        """
         step = self._step
-        if step is None or step.done():
-            return None
-        is_nearly_full = len(self._buffer) + CHUNK_BYTES > self._part_bytes
-        return step if is_nearly_full or not self._has_two else None
+        is_full = len(self._buffer) + count > self._part_bytes
+        if is_full and step is not None and not step.done():
+            return step
+        return None if self._share is None else self._share.room(len(self._buffer), count)
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
         """See StagingWriter.write. Blocks where `waits_for` told to wait and nobody did."""
         self._demand_room(len(chunk))
-        if self._step is not None and (self._step.done() or not self._has_two):
+        if self._step is not None and self._step.done():
             self._settle()
         view = memoryview(chunk)
+        for start in range(0, len(view), CHUNK_BYTES):
+            piece = view[start : start + CHUNK_BYTES]
+            while (future := self.waits_for(len(piece))) is not None:
+                future.result(timeout=2 * CALL_SECONDS)
+            self._add(piece)
+
+    def _add(self, view: memoryview) -> None:
         while view:
             if len(self._buffer) >= self._part_bytes:
                 self._send()
             piece = view[: self._part_bytes - len(self._buffer)]
+            if self._share is not None:
+                self._share.cover(len(self._buffer) + len(piece))
             self._sha256.update(piece)
             self._buffer += piece
             view = view[len(piece) :]
             self._written += len(piece)
 
     def _send(self) -> None:
-        """Let a thread send the full part, and begin another if there is memory for it."""
+        """Let a thread send the full part."""
         self._settle()
-        self._step = send_apart(self._send_part, self._buffer)
+        taken = self._take_out()
+        buffer, self._buffer = self._buffer, bytearray()
+
+        def send(part: bytearray) -> None:
+            try:
+                self._send_part(part)
+            finally:
+                self._give_back(taken)
+
+        self._step = send_apart(send, buffer)
+
+    def _take_out(self) -> int:
+        """See that nobody ends the body for the memory of a part that is on its way."""
+        return 0 if self._share is None else self._share.send()
+
+    def _give_back(self, taken: int) -> None:
+        if self._share is not None:
+            self._share.sent(taken)
+
+    def _forget(self) -> None:
+        """Drop what was ended for others; the next call tells whoever writes."""
         self._buffer = bytearray()
-        if not self._has_two and self._budget.take(self._part_bytes):
-            self._has_two = True
-            self._taken_bytes += self._part_bytes
 
     def _send_part(self, buffer: bytearray) -> None:
         if self._until.expired():
@@ -220,6 +242,7 @@ class ObjectWriter(StagingWriter):
 
     def _finish(self) -> Staged:
         self._settle()
+        self._taken = self._take_out()
         self._demand("size", self._expected.size, self._written)
         sha256 = self._sha256.hexdigest()
         self._demand("sha256", self._expected.sha256, sha256)
@@ -264,5 +287,7 @@ class ObjectWriter(StagingWriter):
     def _close(self) -> None:
         self._is_over = True
         self._buffer = bytearray()
-        self._budget.give(self._taken_bytes)
-        self._taken_bytes = 0
+        if self._share is not None:
+            self._share.close()
+        self._give_back(self._taken)
+        self._taken = 0

@@ -1,31 +1,10 @@
-"""What the bodies of one process share on their way to an object store: memory, and threads."""
+"""The threads that send parts to an object store while the next ones come."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-
-
-class Budget:
-    """Bytes of memory that all bodies of a process share."""
-
-    def __init__(self, total_bytes: int) -> None:
-        self._lock = threading.Lock()
-        self._free = total_bytes
-
-    def take(self, count: int) -> bool:
-        """Take so much, or nothing."""
-        with self._lock:
-            if count > self._free:
-                return False
-            self._free -= count
-            return True
-
-    def give(self, count: int) -> None:
-        """Give back what was taken."""
-        with self._lock:
-            self._free += count
 
 
 def send_apart(job: Callable[[bytearray], None], buffer: bytearray) -> Future[None]:

@@ -57,11 +57,11 @@ class StagingWriter(ABC):
         """How much has been written so far."""
         return self._written
 
-    def waits_for(self) -> Future[None] | None:
-        """Return what the next `write` would block on; None when it would not.
+    def waits_for(self, count: int) -> Future[None] | None:
+        """Return what a `write` of so many bytes would block on; None when it would not.
 
-        An event loop awaits it, a thread need not look. Its error, if it has one, comes from the
-        next `write`.
+        An event loop awaits it and asks again, a thread need not look. Its error, if it has one,
+        comes from the next `write`.
         """
         return None
 

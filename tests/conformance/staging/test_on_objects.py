@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future
+from contextlib import ExitStack
 
 import pytest
 
 from shared.core.errors import InvalidError
 from shared.storage.errors import ChannelError
 from shared.storage.staging import Staging
-from shared.storage.staging_objects import StagingBusy
 from tests.conformance.staging.conftest import MEMORY, MIB, NODE, PART
 from tests.support.content import read, soon
 
@@ -20,6 +20,13 @@ def waited(future: Future[None] | None) -> bool:
         return False
     future.result(60)
     return True
+
+
+def has_all_memory(objects: Staging) -> bool:
+    """Tell whether so many bodies as fit may have a part each, without a wait."""
+    with ExitStack() as stack:
+        writers = [stack.enter_context(objects.writer()) for _ in range(MEMORY // PART)]
+        return all(writer.waits_for(PART) is None for writer in writers)
 
 
 def test_nothing_is_named_before_it_is_complete(objects: Staging) -> None:
@@ -38,9 +45,12 @@ def test_whoever_waits_as_told_is_never_held_up(objects: Staging) -> None:
     data, waits = os.urandom(4 * PART + 5), 0
     # The others leave memory for one part: this body must send it before it takes more.
     others = [objects.writer(declared_size=PART) for _ in range(MEMORY // PART - 1)]
+    for other in others:
+        other.write(bytes(PART - 1))
     with objects.writer() as writer:
         for start in range(0, len(data), MIB):
-            waits += waited(writer.waits_for())
+            while waited(writer.waits_for(MIB)):
+                waits += 1
             writer.write(data[start : start + MIB])
         staged = writer.finish()
     assert waits >= 1
@@ -50,25 +60,32 @@ def test_whoever_waits_as_told_is_never_held_up(objects: Staging) -> None:
 
 
 def test_memory_is_bounded_and_given_back(objects: Staging) -> None:
-    writers = [objects.writer() for _ in range(MEMORY // PART)]
-    with pytest.raises(StagingBusy):
-        objects.writer()
-    with pytest.raises(StagingBusy):
-        objects.writer(declared_size=1)
-    writers.pop().abort()
-    with objects.writer(declared_size=3) as writer:
-        writer.write(b"abc")
-        writer.finish()
-    for writer in writers:
-        writer.write(b"abc")
-        writer.finish()
-    assert [objects.writer().abort() for _ in range(MEMORY // PART)]
+    with ExitStack() as stack:
+        slow = [stack.enter_context(objects.writer()) for _ in range(MEMORY // PART + 1)]
+        for writer in slow[:-1]:
+            writer.write(bytes(PART - 1))
+        # One more may fill its part, so that somebody always can; the next one waits for it.
+        slow[-1].write(b"first")
+        late = stack.enter_context(objects.writer())
+        future = late.waits_for(3)
+        assert future is not None
+        assert not future.done()
+        # What is small was held whole already: it waits for nobody.
+        with objects.writer(declared_size=3) as writer:
+            writer.write(b"abc")
+            writer.finish()
+        assert not future.done()
+        assert slow.pop().finish().size == 5
+        assert future.done()
+        late.write(b"abc")
+        assert late.finish().size == 3
+    assert has_all_memory(objects)
 
 
 def test_an_upload_tells_who_writes_it(objects: Staging) -> None:
     writer = objects.writer()
     writer.write(bytes(2 * PART + 1))
-    waited(writer.waits_for())
+    waited(writer.waits_for(PART))
     (upload,) = objects.open_uploads(deadline=soon())
     assert objects.wrote(upload.key, frozenset({"other", NODE}))
     assert not objects.wrote(upload.key, frozenset({"other"}))
@@ -79,7 +96,7 @@ def test_an_upload_tells_who_writes_it(objects: Staging) -> None:
 def test_an_upload_that_was_swept_cannot_be_finished(objects: Staging) -> None:
     writer = objects.writer()
     writer.write(bytes(2 * PART + 1))
-    waited(writer.waits_for())
+    waited(writer.waits_for(PART))
     for upload in objects.open_uploads(deadline=soon()):
         objects.channel.abort_upload(upload.key, upload.upload_id, deadline=soon())
     with pytest.raises((ChannelError, InvalidError)):
@@ -93,7 +110,7 @@ def test_a_store_that_fails_in_the_middle_ends_the_body(
 ) -> None:
     writer = objects.writer()
     writer.write(bytes(2 * PART + 1))
-    waited(writer.waits_for())
+    waited(writer.waits_for(PART))
     with monkeypatch.context() as patch:
         patch.setattr("shared.storage.staging_objects.CALL_SECONDS", 0.0)
         with pytest.raises(Exception, match="no time left"):
@@ -101,4 +118,4 @@ def test_a_store_that_fails_in_the_middle_ends_the_body(
     assert list(objects.channel.list(deadline=soon())) == []
     # The abort had no time either: the sweep finds the upload.
     assert len(list(objects.open_uploads(deadline=soon()))) == 1
-    assert [objects.writer().abort() for _ in range(MEMORY // PART)]
+    assert has_all_memory(objects)

@@ -20,7 +20,7 @@ CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 
 
 class Body(bytearray):
-    def waits_for(self) -> None:
+    def waits_for(self, count: int) -> None:
         return None
 
     def write(self, chunk: bytes) -> None:

@@ -19,7 +19,7 @@ from tests.support.eventually import eventually
 
 
 class Body(bytearray):
-    def waits_for(self) -> None:
+    def waits_for(self, count: int) -> None:
         return None
 
     def write(self, chunk: bytes) -> None:
