@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 import structlog
 
@@ -22,7 +22,7 @@ from shared.storage.errors import ChannelUnavailable, ObjectMissing
 from shared.storage.keys import fresh_key
 from shared.storage.progress import Plan
 from shared.storage.spec import S3_LEAST_PART_BYTES
-from shared.storage.staging_memory import Memory
+from shared.storage.staging_memory import Memory, StagingBusy
 from shared.storage.staging_senders import send_apart
 from shared.storage.staging_writer import Expected, Staged, StagingWriter
 
@@ -36,6 +36,8 @@ BODY_SECONDS = 86_400.0
 CALL_SECONDS = 60.0
 #: Seconds that a copy into or out of the trash may take.
 _COPY_SECONDS = 600.0
+#: Seconds that a thread waits for memory, or for a part that is being sent.
+_WAIT_SECONDS = 2 * CALL_SECONDS
 _MARK_DIGITS = 12
 #: Bodies of at most so many bytes are never kept waiting.
 SMALL_BYTES = 64 * 1024
@@ -165,7 +167,8 @@ class ObjectWriter(StagingWriter):
         for start in range(0, len(view), CHUNK_BYTES):
             piece = view[start : start + CHUNK_BYTES]
             while (future := self.waits_for(len(piece))) is not None:
-                future.result(timeout=2 * CALL_SECONDS)
+                if not wait([future], timeout=_WAIT_SECONDS).done:
+                    raise StagingBusy(channel=self._channel.name)
             self._add(piece)
 
     def _add(self, view: memoryview) -> None:
