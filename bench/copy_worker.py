@@ -23,14 +23,17 @@ def main(order: dict[str, Any]) -> None:
     channels = Channels()
     source = channels.open(ChannelSpec(**order["source"])).channel
     opened = channels.open(ChannelSpec(**order["target"]))
+    is_by_server = order["is_by_server"]
 
-    def copy(prefix: str, key: str, size: int, sha256: str) -> None:
+    def copy(prefix: str, key: str, size: int, sha256: str, md5: str | None) -> None:
         transfer(
             ChannelSource(source, key),
             opened,
             f"{prefix}/{key}",
             size=size,
             sha256=sha256,
+            remote=source.remote(key) if is_by_server else None,
+            md5=md5 if is_by_server else None,
             deadline=Deadline(_PATIENCE_SECONDS),
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
@@ -73,6 +73,7 @@ class QuickCalls:
             "get_object", Params={"Bucket": settings.bucket, "Key": "k"}
         )
         self._place = example.partition("?")[0].removesuffix("k")
+        self._host = urlsplit(self._place).netloc
         self._is_elsewhere = False
 
     def get_object(self, **asked: Any) -> dict[str, Any]:
@@ -136,6 +137,7 @@ class QuickCalls:
         headers = {_SENT[name]: value for name, value in asked.items() if name not in _NO_HEADERS}
         for name, value in asked.get("Metadata", {}).items():
             headers[_METADATA + name] = value
+        headers["Host"] = self._host  # The signer would take the address apart, twice.
         request: Any = AWSRequest(method=method, url=url, headers=headers)
         request.context.update(self._context)
         self._signer.add_auth(request)

@@ -7,6 +7,7 @@ no certificate settings from the environment, and never tries twice.
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,12 @@ _MOST_ANSWER_BYTES = 16 * 1024 * 1024
 #: answer to that question.
 _MOST_REQUESTS = 3
 _NO_RETRIES = Retry(False)
+#: Servers that one channel may be sent to, by region; no pool is closed before there are more.
+_MOST_ORIGINS = 1000
+
+
+#: Linux has it.
+_QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 
 
 class _Now(threading.local):
@@ -55,7 +62,12 @@ _now = _Now()
 
 
 class _SendLimit:
-    """urllib3 sends bodies under the *connect* limit; here a socket sends under the read limit."""
+    """urllib3 sends bodies under the *connect* limit; here a socket sends under the read limit.
+
+    A provider that gives an answer away piece by piece may hold the last one until the first was
+    acknowledged, for which the kernel takes 40 ms if it is not told to do it at once (Ceph's copies
+    and listings). It is told after each request, since it forgets.
+    """
 
     sock: Any
     timeout: Any
@@ -68,6 +80,8 @@ class _SendLimit:
         if self.sock is not None:
             self.timeout = _now.read_seconds
         super().request(*args, **kwargs)  # type: ignore[misc]
+        if _QUICK_ACK is not None and self.sock is not None:
+            self.sock.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
 
 
 class _Connection(_SendLimit, AWSHTTPConnection):  # type: ignore[misc]
@@ -126,6 +140,12 @@ class TimedRaw:
         self._response.close()
 
 
+def _split(url: str) -> tuple[str, str]:
+    """Return the server's part of an address, and what it is asked for."""
+    end = url.find("/", url.index("://") + 3)
+    return (url, "/") if end < 0 else (url[:end], url[end:])
+
+
 def _strange(what: str) -> ChannelUnavailable:
     return ChannelUnavailable(
         f"channel {_now.channel}: {what}", code="strange_answer", channel=_now.channel
@@ -145,7 +165,9 @@ class Transport:
     ) -> None:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._read_timeout_seconds = read_timeout_seconds
+        self._pools: dict[str, Any] = {}
         self._manager = urllib3.PoolManager(
+            num_pools=_MOST_ORIGINS,
             maxsize=connections,
             block=False,
             blocksize=_SEND_BYTES,
@@ -193,11 +215,14 @@ class Transport:
         deadline = _now.deadline or Deadline(self._read_timeout_seconds)
         read_seconds = max(0.001, deadline.remaining(self._read_timeout_seconds))
         _now.read_seconds = read_seconds
-        place = urllib3.util.parse_url(url)
-        pool: Any = self._manager.connection_from_host(place.host, place.port, place.scheme)
+        origin, target = _split(url)
+        # The manager, asked each time, would take as long as all of the signature.
+        pool = self._pools.get(origin)
+        if pool is None:
+            pool = self._pools[origin] = self._manager.connection_from_url(origin)
         response = pool.urlopen(
             method,
-            place.request_uri,
+            target,
             body=body,
             headers=headers,
             retries=_NO_RETRIES,

@@ -465,3 +465,24 @@ def test_a_bucket_in_another_region_is_found_there_once_and_for_all(
     signed_for.clear()
     calls(channel, Deadline(30))[call]()
     assert signed_for == ["eu-west-9"]
+
+
+def test_an_answer_in_pieces_does_not_wait_for_the_kernels_acknowledgement(
+    server: Scripted, channel: Channel
+) -> None:
+    """Nagle's algorithm holds the second piece until the first was acknowledged: 40 ms unasked."""
+    pieces = [b"5\r\n<R></\r\n", b"2\r\nR>\r\n", b"0\r\n\r\n"]
+
+    def script(request: Request) -> None:
+        request.connection.sendall(b"HTTP/1.1 200 Said\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for piece in pieces:
+            request.connection.sendall(piece)
+
+    server.script = script
+    taken = []
+    for _ in range(20):
+        begun = time.monotonic()
+        assert list(channel.list(deadline=Deadline(30))) == []
+        taken.append(time.monotonic() - begun)
+    # The first ones on a connection are quick in any case.
+    assert sorted(taken[5:])[7] < 0.035
