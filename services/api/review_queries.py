@@ -61,10 +61,21 @@ _QUERY = (
 
 
 def list_reviews(
-    session: Session, tenant_id: str | None, *, state: str | None, before: int | None, limit: int
+    session: Session,
+    tenant_id: str | None,
+    *,
+    state: str | None,
+    run_id: int | None = None,
+    before: int | None,
+    limit: int,
 ) -> list[ReviewRow]:
-    """Return reviews, newest first, those with an id below `before`; of all tenants for None."""
+    """Return reviews, newest first, those with an id below `before`; of all tenants for None.
+
+    `run_id` names the run of re-reviews whose reviews they are.
+    """
     query = _QUERY
+    if run_id is not None:
+        query = query.where(Review.run_id == run_id)
     if tenant_id is not None:
         query = query.where(Review.tenant_id == tenant_id)
     if state is not None:

@@ -75,7 +75,8 @@ async def put_a_bucket(
     """Make a bucket or replace its rules, which count for later writes. Scope `buckets:write`.
 
     With a `review_policy`, content is stored and readable only after its review. When its rules
-    change, what is there is reviewed again (`on_change`). A policy that names a reviewer which is not registered, or not installed here, is refused.
+    change, what is there is reviewed again (`on_change`). A policy that names a reviewer which is
+    not registered, or not installed here, is refused.
     """
     deps = caller.api.deps
     if (origin := spec.origin) is not None:

@@ -86,12 +86,22 @@ async def get_reviews(
     state: Annotated[
         ReviewState | None, Query(description="`doubtful` are those that wait for a person.")
     ] = None,
+    run_id: Annotated[
+        int | None, Query(ge=0, le=MAX_ID, description="Those of this run of re-reviews only.")
+    ] = None,
 ) -> PageView[ReviewView]:
     """Reviews of the key's tenant; an admin sees every tenant's. Scope `reviews:read`."""
 
     def work(session: Session, principal: Principal) -> list[ReviewRow]:
         tenant = visible_tenant(principal, None)
-        return list_reviews(session, tenant, state=state, before=paging.cursor, limit=paging.rows)
+        return list_reviews(
+            session,
+            tenant,
+            state=state,
+            run_id=run_id,
+            before=paging.cursor,
+            limit=paging.rows,
+        )
 
     return paging.show(await caller.read("reviews:read", work), ReviewView)
 

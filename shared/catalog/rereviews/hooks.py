@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.asking import ask_again, lock_steps
 from shared.catalog.context import Catalogue
-from shared.catalog.locking import lock_version, share_bucket
+from shared.catalog.locking import lock_version
 from shared.catalog.models import (
     SERVED,
     Bucket,
@@ -26,7 +24,7 @@ from shared.catalog.rereviews.rechecking import OUTDATED, end_recheck, is_outdat
 from shared.catalog.rereviews.runs import lock_run
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.rulings import lock_review
-from shared.core.errors import ConflictError, NotFoundError
+from shared.core.errors import ConflictError
 from shared.outbox.kinds import EndedTask
 
 #: Who decided where reviewers failed.
@@ -88,11 +86,10 @@ class RunHooks:
     """Hooks of `review.again`."""
 
     def lock(self, session: Session, payload: ReviewAgain) -> None:
-        """Share the bucket's lock, so that its rules stay as they are, and lock the run."""
+        """Lock the bucket, which has one run at a time, and the run."""
         run = session.get(ReviewRun, payload.run_id)
         if run is not None:
-            with contextlib.suppress(NotFoundError):
-                share_bucket(session, run.bucket_id)
+            session.get(Bucket, run.bucket_id, with_for_update=True, populate_existing=True)
         lock_run(session, payload.run_id)
 
     def on_end(self, session: Session, task: EndedTask, outcome: str) -> None:

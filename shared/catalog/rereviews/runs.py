@@ -78,11 +78,15 @@ def lock_run(session: Session, run_id: int) -> ReviewRun | None:
 
 
 def open_reviews(session: Session, run_id: int) -> int:
-    """Count the re-reviews under way in a run's bucket, also those that older runs have made."""
+    """Count the re-reviews under way in a run's bucket, also those of runs before it."""
     run = session.get(ReviewRun, run_id)
     if run is None:
         return 0
-    own = sa.select(ReviewRun.id).where(ReviewRun.bucket_id == run.bucket_id)
+    own = sa.select(ReviewRun.id).where(
+        ReviewRun.bucket_id == run.bucket_id,
+        # Those of older rules end as soon as somebody looks at them.
+        ReviewRun.state != ReviewRunState.SUPERSEDED,
+    )
     count = session.scalar(
         sa.select(sa.func.count()).where(Review.run_id.in_(own), Review.state == ReviewState.OPEN)
     )
