@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from services.cli.commands.doctor_reviews import look_at_reviewers
+from services.review.sandbox import SandboxLimits
 from shared.catalog.secret_box import SecretBox
 from shared.runtime.assembly import assemble
 from shared.runtime.metrics import Metrics
 from shared.runtime.settings import ReviewSettings, Settings, StagingSettings
+from tests.integration.handlers.reviewing_again import (
+    GOOD,
+    NEW,
+    OLD,
+    change,
+    start,
+    stored,
+    work,
+)
 from tests.support.handlers import Stand
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -55,3 +66,20 @@ def test_webhooks_without_an_address_of_ours_are_a_warning(
     assert look(blox_url, tmp_path, ReviewSettings())["reviewer webhook"][0] == "warning"
     told = ReviewSettings(callback_url="https://blox.example")
     assert look(blox_url, tmp_path, told)["reviewer webhook"][0] == "ok"
+
+
+def test_content_that_reviewers_could_not_judge_is_a_warning(
+    stand: Stand, blox_url: str, tmp_path: Path
+) -> None:
+    stored(stand, stand.bucket(**OLD), "k", GOOD)
+    able = stand.review
+    stand.review = replace(able, limits=SandboxLimits(seconds=0.0))
+    change(stand, **NEW)
+    work(stand)
+    found = look(blox_url, tmp_path, ReviewSettings())
+    assert set(found) == {"re-review acme/photos"}
+    assert "1 versions are readable" in found["re-review acme/photos"][1]
+    stand.review = able
+    start(stand)
+    work(stand)
+    assert look(blox_url, tmp_path, ReviewSettings()) == {}
