@@ -24,6 +24,7 @@ from shared.catalog.reads import Readable, open_version
 from shared.catalog.regions import region_of
 from shared.core.errors import NotFoundError
 from shared.core.failpoints import failpoint
+from shared.fetch import parse_url
 
 QUEUE = ORIGIN_PULL.partition(".")[0]
 _SCOPE = "objects:read"
@@ -110,7 +111,9 @@ async def _begin(request: Request, caller: Caller, absent: Absent) -> Pulling | 
 
 
 def _redirect(absent: Absent) -> Response:
-    headers = {"location": absent.rule.url(0, absent.key), "cache-control": "no-store"}
+    # As it is fetched: a header takes no letters that a rule's address may have.
+    address = parse_url(absent.rule.url(0, absent.key)).url
+    headers = {"location": address, "cache-control": "no-store"}
     return Response(status_code=302, headers=headers)
 
 

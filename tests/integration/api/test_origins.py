@@ -152,6 +152,17 @@ def test_redirect_and_background(stack: Stack, worker: object, upstream: Upstrea
             client,
             rule(upstream, prefix="r/", mode="redirect"),
             rule(upstream, prefix="b/", mode="background"),
+            {
+                "prefix": "å/",
+                "mode": "redirect",
+                "sources": [{"url": upstream.url + "/日本%20é/{rest}?q={key}&x=ł"}],
+            },
+        )
+        sent = client.get(url("å/ü%20ł"), follow_redirects=False)
+        assert sent.status_code == 302
+        assert sent.headers["location"] == (
+            f"{upstream.url}/%E6%97%A5%E6%9C%AC%20%C3%A9/%C3%BC%20%C5%82"
+            "?q=%C3%A5%2F%C3%BC%20%C5%82&x=%C5%82"
         )
         sent = client.get(url("r/a%20b"), follow_redirects=False)
         assert sent.status_code == 302
@@ -207,7 +218,7 @@ def test_rules_are_vetted_and_headers_are_not_shown(stack: Stack, upstream: Upst
             "http://a.example/#x", "http://bücher.example/",
         ):  # fmt: skip
             assert put_rules(client, {"sources": [{"url": bad}]}).status_code == 422
-        for headers in ({"Host": "x"}, {"X": "a\r\nb"}, {"Range": "bytes=0-"}):
+        for headers in ({"Host": "x"}, {"X": "a\r\nb"}, {"Range": "bytes=0-"}, {"X": "é"}):
             bad_rule = {"sources": [{"url": upstream.url, "headers": headers}]}
             assert put_rules(client, bad_rule).status_code == 422
         assert put_rules(client).status_code == 422
