@@ -11,7 +11,8 @@ MAX_HEADERS = 64
 MAX_VALUE = 4096
 
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,128}\Z")
-_VALUE = re.compile(r"[\x21-\x7e\x80-\xff](?:[\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?\Z")
+#: ASCII only: what other bytes mean there, no two servers agree on.
+_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?\Z")
 #: What frames the exchange, or names its two ends, is ours.
 _OURS = frozenset(
     {
@@ -31,7 +32,7 @@ _TRAVELLING = frozenset(
 def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers with small-letter names. Raises FetchRefused (`header_invalid`).
 
-    Line breaks, and headers that frame the exchange, are refused.
+    Line breaks, what is not ASCII, and headers that frame the exchange are refused.
     """
     if len(headers) > MAX_HEADERS:
         raise _invalid(f"at most {MAX_HEADERS} headers are sent")
@@ -43,7 +44,10 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
         if small in _OURS or small.startswith("proxy-"):
             raise _invalid(f"the header {small} is not for callers to set")
         if len(value) > MAX_VALUE or (value and not _VALUE.match(value)):
-            raise _invalid(f"the header {small} has a value that cannot be sent")
+            raise _invalid(
+                f"the header {small} has a value that cannot be sent: at most {MAX_VALUE} "
+                "printable ASCII characters, without blanks around them"
+            )
         checked[small] = value
     return checked
 

@@ -75,6 +75,7 @@ def test_a_redirect_is_judged_like_any_url(location: str) -> None:
         {"x\r\ny": "z"}, {"x": "a\r\nb: c"}, {"x": "a\nb"}, {"x": "a\0b"}, {"": "x"},
         {"Host": "b"}, {"Content-Length": "5"}, {"Transfer-Encoding": "chunked"},
         {"Proxy-Authorization": "x"}, {"Accept-Encoding": "gzip"}, {"x": "€"}, {"x": " a"},
+        {"x": "é"}, {"x": "\x80"}, {"x": "\xff"}, {"é": "x"},
         {"x": "y" * 5000}, {f"x{n}": "y" for n in range(65)},
     ],
 )  # fmt: skip

@@ -9,7 +9,10 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy.orm import Session
 
+from shared.catalog.models import Bucket
+from shared.catalog.origins.policy import StoredOrigin
 from shared.catalog.origins.pulling import NothingToPull, Pulling
 from shared.core.errors import CancelRequested, ShuttingDown
 from shared.fetch import Fetcher, FetchPolicy, parse_url
@@ -23,6 +26,32 @@ BODY = b"from far away"
 
 #: What is different on a server is in the file on crashes.
 pytestmark = pytest.mark.databases("sqlite")
+
+
+def test_a_rule_kept_with_a_header_that_cannot_be_sent_fails_at_once(
+    stand: OriginStand, upstream: Upstream
+) -> None:
+    """Rules that were saved when such headers were taken."""
+    bucket = stand.bucket()
+    stand.fills(bucket, upstream.url, headers={"x-a": "plain"})
+
+    def write(session: Session) -> None:
+        row = session.get_one(Bucket, bucket)
+        stored = StoredOrigin.model_validate(row.origin)
+        (kept,) = stored.rules
+        sealed = stand.secrets.seal({"x-a": "caf\xe9"})
+        source = kept.sources[0].model_copy(update={"sealed": sealed})
+        rule = kept.model_copy(update={"sources": (source,)})
+        row.origin = StoredOrigin(rules=(rule,)).model_dump(mode="json")
+
+    stand.db.run_session(write)
+    upstream.routes["/k"] = answer(BODY)
+    pulling = stand.trigger(bucket, "k")
+    assert stand.work(pulling.task_id) == "failed"
+    pull = stand.pull_row(pulling.pull_id)
+    assert (pull.state, pull.error_code) == ("failed", "origins_spent")
+    assert "printable ASCII" in stand.task(pulling.task_id)["error_detail"]
+    assert upstream.count("/k") == 0
 
 
 def test_what_will_not_change_fails_at_once_and_is_remembered(
