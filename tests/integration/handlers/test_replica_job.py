@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from shared.catalog.models import Location, LocationAudit
+from shared.catalog.models import Location, LocationAudit, utc_now
 from shared.catalog.replicas.job import ReplicaJob
 from shared.catalog.replicas.limits import ReplicaLimits
 from shared.core.clock import Deadline
@@ -215,6 +217,25 @@ def test_the_last_copys_loss_goes_to_the_backups(stand: Stand) -> None:
     assert turn(stand)["restore"] == 1
     assert copies.places(blob) == {"a": ["stored"]}
     assert len(stand.waiting("restore")) == 1
+
+
+def test_turns_that_follow_soon_do_not_put_the_second_look_off(stand: Stand) -> None:
+    """As of several schedulers: none of their turns is a minute behind the last one."""
+    copies = Copies(stand, replicas=())
+    lose(copies, copies.store("x", CONTENT), "a")
+    turn(stand)
+    with stand.db.engine.begin() as connection:
+        connection.execute(sa.update(LocationAudit).values(turned_at=utc_now(-50)))
+    assert turn(stand, again_seconds=60.0)["suspects"] == 1
+    with stand.db.engine.begin() as connection:
+        looked = connection.scalar(
+            sa.select(LocationAudit.turned_at).where(LocationAudit.channel == "a")
+        )
+        assert looked is not None
+        connection.execute(
+            sa.update(LocationAudit).values(turned_at=looked - dt.timedelta(seconds=20))
+        )
+    assert turn(stand, again_seconds=60.0)["restore"] == 1
 
 
 def test_a_channel_that_does_not_answer_loses_nothing(copies: Copies, stand: Stand) -> None:
