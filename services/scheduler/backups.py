@@ -20,7 +20,16 @@ from services.scheduler.telling import tell
 from shared.catalog.backups.pins import overdue_runs, release_page, runs_with_pins
 from shared.catalog.backups.runs import fail_overdue, open_run, policy_of, time_slot
 from shared.catalog.context import Catalogue
-from shared.catalog.models import BackupRun, BackupRunState, Bucket, Loss, LossState, utc_clock
+from shared.catalog.models import (
+    BackupRun,
+    BackupRunState,
+    Bucket,
+    Loss,
+    LossState,
+    Restore,
+    utc_clock,
+    utc_now,
+)
 from shared.catalog.restores.losses import losses_to_try, try_again
 from shared.core.errors import ConflictError, NotFoundError, ShuttingDown
 from shared.outbox.db import Database
@@ -110,6 +119,10 @@ class BackupJob:
         """Return how many buckets' newest backups failed, or lack contents."""
         return self._db.run_session(newest_backups, read_only=True)
 
+    def count_unrestored(self) -> int:
+        """Return how many keys restores of the last day could not bring back."""
+        return self._db.run_session(unrestored_keys, read_only=True)
+
     def count_losses(self) -> dict[str, int]:
         """Return how many copies are lost, by state, those that are restored left out."""
 
@@ -148,6 +161,16 @@ def newest_backups(session: Session) -> dict[str, int]:
     return {"whole": 0, "incomplete": 0, "failed": 0, **{row[0]: row[1] for row in found}}
 
 
+def unrestored_keys(session: Session) -> int:
+    """Count the keys for which restores that ended within a day found no bytes anywhere."""
+    counts = session.scalars(
+        sa.select(Restore.counts).where(
+            Restore.ended_at >= utc_now(-86_400), Restore.is_dry_run == 0
+        )
+    )
+    return sum(int((one or {}).get("unrecoverable", 0)) for one in counts)
+
+
 def due_slot(session: Session, bucket_id: int) -> str | None:
     """Return the slot of a bucket's rule that a run is due for, None when it has its run.
 
@@ -178,6 +201,9 @@ def backups(parts: Parts, metrics: Metrics) -> Tick:
     )
 
     newest = metrics.gauge("newest_backups", "Buckets by what their newest backup is", "state")
+    unrestored = metrics.gauge(
+        "unrestored_keys", "Keys that restores of the last day found no bytes for"
+    )
 
     def act(stopping: threading.Event) -> None:
         def check() -> None:
@@ -189,6 +215,7 @@ def backups(parts: Parts, metrics: Metrics) -> Tick:
             gauge.labels(state).set(count)
         for state, count in job.count_backups().items():
             newest.labels(state).set(count)
+        unrestored.set(job.count_unrestored())
         tell(_log, "backups_looked_after", counts)
 
     return Tick(

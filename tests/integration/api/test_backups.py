@@ -105,6 +105,13 @@ def test_there_and_back_again(stack: Stack, vault: Path, redis_url: str, namespa
         done = ended(client, run_path)
         assert (done["state"], done["counts"]["copied"]) == ("complete", 3), done
         assert client.get(f"/buckets/{BUCKET}/backups").json()["items"] == [done]
+        contents = client.get(f"{run_path}/items", params={"limit": 2}).json()
+        assert [one["keys"] for one in contents["items"]] == [["a"], ["b"]]
+        assert {one["state"] for one in contents["items"]} == {"done"}
+        rest = client.get(f"{run_path}/items", params={"cursor": contents["next_cursor"]}).json()
+        assert [one["keys"] for one in rest["items"]] == [["c"]]
+        lacking = client.get(f"{run_path}/items", params={"state": "failed"}).json()
+        assert lacking == {"items": [], "next_cursor": None}
 
         # Everything that the channel held is gone. A read says so, and the bytes come back.
         objects = stack.channel_root / "objects"

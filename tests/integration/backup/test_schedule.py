@@ -9,8 +9,9 @@ import sqlalchemy as sa
 
 from services.scheduler.backups import BackupJob, due_slot
 from shared.catalog.backups.runs import time_slot
-from shared.catalog.models import BackupRun, Bucket, utc_now
-from tests.support.backups import BackupStand
+from shared.catalog.models import BackupRun, Bucket, Restore, utc_now
+from shared.core.clock import Deadline
+from tests.support.backups import TARGET, BackupStand
 from tests.support.outbox import Thread
 
 pytestmark = pytest.mark.databases("mariadb")
@@ -97,3 +98,40 @@ def test_a_bucket_whose_rule_is_taken_back_is_left_alone(stand: BackupStand) -> 
     bucket = stand.backed_up()
     stand.db.run_session(lambda session: setattr(session.get_one(Bucket, bucket), "backup", None))
     assert job(stand).run_once()["opened"] == 0
+
+
+def test_buckets_are_counted_by_what_their_newest_backup_is(stand: BackupStand) -> None:
+    for name in ("failed", "incomplete", "whole"):
+        bucket = stand.backed_up(name)
+        version = stand.stored(bucket, "k", name.encode())
+        if name == "incomplete":
+            stand.stored(bucket, "kept", b"kept")
+            stand.lose(version)
+        run = stand.back_up(bucket)
+        if name == "failed":
+            with stand.db.engine.begin() as connection:
+                connection.execute(
+                    sa.update(BackupRun).where(BackupRun.id == run.id).values(state="failed")
+                )
+    assert job(stand).count_backups() == {"failed": 1, "incomplete": 1, "whole": 1}
+
+
+def test_keys_that_a_restore_could_not_bring_back_are_counted_for_a_day(
+    stand: BackupStand,
+) -> None:
+    bucket = stand.backed_up()
+    for key in ("lost", "kept"):
+        stand.stored(bucket, key, key.encode())
+    stand.back_up(bucket)
+    for key in ("lost", "kept"):
+        stand.remove(bucket, key)
+    stand.work_all("delete")
+    content = stand.contents("stored")[0]
+    stand.channels.faulty[TARGET].inner.delete(content.key, deadline=Deadline(10))
+    assert job(stand).count_unrestored() == 0
+    restore = stand.bring_back(bucket)
+    assert (restore.counts or {})["unrecoverable"] == 1
+    assert job(stand).count_unrestored() == 1
+    with stand.db.engine.begin() as connection:
+        connection.execute(sa.update(Restore).values(ended_at=utc_now(-90_000)))
+    assert job(stand).count_unrestored() == 0
