@@ -27,8 +27,9 @@ from shared.catalog.models import (
     by_index,
 )
 from shared.catalog.notifying.emitting import EventType, emit
+from shared.catalog.origins.outrunning import is_pulled
 from shared.catalog.quarantine import is_quarantined, note_deletion
-from shared.catalog.supersede import end_versions
+from shared.catalog.supersede import end_versions, is_last_word
 from shared.catalog.uploading.arriving import end_arriving
 from shared.catalog.versions import refresh
 
@@ -69,14 +70,19 @@ def delete_object(
     """Delete a key: its current, pending, reviewing and failed versions.
 
     Unfinished tasks of the key are superseded, and what only a failure has blocked cannot be
-    reviewed again: it would come back. Deleting what is not there is no error. Raises
-    PreconditionError, ConflictError (`object_held`), NotFoundError (`bucket_not_found`) and
-    SwitchedOffError; then nothing is written.
+    reviewed again: it would come back. Deleting what is not there is no error, and what is being
+    fetched for it from an origin does not arrive. Raises PreconditionError, ConflictError
+    (`object_held`), NotFoundError (`bucket_not_found`) and SwitchedOffError; then nothing is
+    written.
     """
     check_key(key)
     catalogue.need("delete")
     bucket = share_bucket(session, bucket_id)
     locked = lock_key(session, bucket.id, key, create=False, blocked=True)
+    if locked is None:
+        # Again if there is no pull: one may just have been committed.
+        is_made = is_pulled(session, bucket.id, key)
+        locked = lock_key(session, bucket.id, key, create=is_made, blocked=True)
     served = None if locked is None else locked.served
     conditions.judge(None if served is None else served.etag)
     if locked is None:
@@ -111,8 +117,12 @@ def end_living(
     locked: LockedKey,
     *,
     newest_version_id: int | None = None,
+    newest_generation: int | None = None,
 ) -> Ended | None:
-    """End the living versions of a locked key, only those up to a version if one is named.
+    """End the living versions of a locked key, only those up to an id or a generation if given.
+
+    By id they are those that were there at a moment, by generation one and what it overwrites: a
+    write that was asked for earlier may have got its row later.
 
     Those whose review may be tried again are given up as well, where the key was locked with them.
     None when there is nothing to end. The caller supersedes the tasks that are returned, last.
@@ -120,17 +130,18 @@ def end_living(
     chosen = [
         version
         for _, version in sorted(locked.versions.items())
-        if newest_version_id is None or version.id <= newest_version_id
+        if (newest_version_id is None or version.id <= newest_version_id)
+        and (newest_generation is None or version.generation <= newest_generation)
     ]
     for version in chosen:
         if version.state == VersionState.BLOCKED:
             dispose_staged(session, catalogue, locked.blob_of(version))
     living = [version for version in chosen if version.state in LIVING]
-    is_now = newest_version_id is None
+    is_now = newest_version_id is None and newest_generation is None
     if not living:
-        # What was blocked before this must not be released after it, and no copy may arrive.
-        is_copied = is_now and _is_of_a_copy(session, locked)
-        if is_copied or is_quarantined(session, locked.row.id):
+        # What was blocked before this must not be released after it, and nothing may arrive.
+        is_coming = is_now and _is_coming(session, locked)
+        if is_coming or is_quarantined(session, locked.row.id):
             take_generation(session, locked, is_now=is_now)
             session.flush()
         return None
@@ -156,7 +167,7 @@ def take_generation(session: Session, locked: LockedKey, *, is_now: bool) -> Non
     """
     # What was blocked before this must not be released after it.
     note_deletion(session, locked.row.id)
-    if is_now or _is_of_a_version(session, locked):
+    if is_now or (_is_of_a_version(session, locked) and not _is_of_a_copy(session, locked)):
         locked.row.generation += 1
 
 
@@ -168,14 +179,19 @@ def _is_of_a_version(session: Session, locked: LockedKey) -> bool:
     return session.scalar(sa.select(found)) is True
 
 
+def _is_coming(session: Session, locked: LockedKey) -> bool:
+    """Tell whether a copy to this key or its fetch from an origin is under way."""
+    row = locked.row
+    return _is_of_a_copy(session, locked) or is_pulled(session, row.bucket_id, row.key)
+
+
 def _is_of_a_copy(session: Session, locked: LockedKey) -> bool:
-    """Tell whether a copy to this key is under way, and nothing later was asked for."""
-    statement = sa.select(sa.literal(1)).where(
-        Copy.state == CopyState.PENDING,
-        Copy.target_object_id == locked.row.id,
-        Copy.generation == locked.row.generation,
+    """Tell whether a copy to this key is under way, and nothing that counts was asked for later."""
+    statement = sa.select(sa.func.max(Copy.generation)).where(
+        Copy.state == CopyState.PENDING, Copy.target_object_id == locked.row.id
     )
-    return session.scalar(by_index(statement, Copy, "ix_copies_state").limit(1)) is not None
+    generation = session.scalar(by_index(statement, Copy, "ix_copies_state"))
+    return generation is not None and is_last_word(session, locked.row, generation)
 
 
 def end_stored(

@@ -181,7 +181,7 @@ def expire(session: Session, catalogue: Catalogue, seen: Due) -> Expired:
     kept = _keep(session, catalogue, bucket, locked, version)
     if kept is not None:
         return Expired(kept)
-    ended = end_living(session, catalogue, locked, newest_version_id=version.id)
+    ended = end_living(session, catalogue, locked, newest_generation=version.generation)
     _forget(session, seen)
     if ended is not None and ended.superseded:
         catalogue.tasks.supersede(session, ended.superseded)

@@ -31,6 +31,7 @@ from shared.catalog.models import (
     utc_clock,
 )
 from shared.catalog.models.base import MAX_KEY_BYTES
+from shared.catalog.origins.outrunning import outrun
 from shared.catalog.payloads import DELETE_PREFIX, DeletePrefix
 from shared.catalog.regions import region_of
 from shared.core.errors import InvalidError, NotFoundError, SupersededError
@@ -69,6 +70,8 @@ def start_removal(
     """
     catalogue.need("delete")
     _check_prefix(prefix)
+    if not is_dry_run:
+        outrun(session, bucket.id, prefix)
     removal = Removal(
         tenant_id=bucket.tenant_id,
         bucket_id=bucket.id,

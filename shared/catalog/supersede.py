@@ -12,9 +12,29 @@ from sqlalchemy.orm import Session
 from shared.catalog.blobs import dispose_staged
 from shared.catalog.context import Catalogue
 from shared.catalog.locking import LockedKey
-from shared.catalog.models import Review, ReviewState, Version, VersionState
+from shared.catalog.models import ObjectRow, Review, ReviewState, Version, VersionState
 
 _UNDECIDED = (ReviewState.OPEN, ReviewState.DOUBTFUL)
+#: What may never be readable: it ends nothing that was asked for before it.
+_UNREAD = (VersionState.REVIEWING, VersionState.BLOCKED)
+
+
+def is_last_word(session: Session, row: ObjectRow, generation: int) -> bool:
+    """Tell whether nothing that counts has come after this generation of a locked key.
+
+    Every later one must be a version's that is in review or was rejected by one: such a version
+    wins when it passes, not before. One without a version is a deletion, a copy, or a write whose
+    bytes are on their way.
+    """
+    later = row.generation - generation
+    if later <= 0:
+        return later == 0
+    unread = sa.select(sa.func.count()).where(
+        Version.object_id == row.id,
+        Version.generation > generation,
+        Version.state.in_(_UNREAD),
+    )
+    return session.scalar(unread) == later
 
 
 def supersede_rows(

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.invariants.origins import hop_breaches
-from shared.catalog.models import OriginMiss, OriginPull
+from shared.catalog.models import Bucket, OriginMiss, OriginPull
 from shared.catalog.origins.pulling import NothingToPull, Pulling
 from shared.catalog.origins.segments import Segment, add_segment
+from shared.catalog.removals import start_removal
 from shared.core.clock import utc_now
 from shared.fetch import FetchPolicy, resolving
 from tests.integration.handlers.sweeping import passes, sweeper
@@ -76,6 +77,47 @@ def test_one_pull_is_open_per_key_and_rule(stand: OriginStand, bucket: int) -> N
     assert isinstance(other, Pulling)
     assert (first.created, second.created, other.created) == (True, False, True)
     assert (second.pull_id, second.task_id) == (first.pull_id, first.task_id)
+
+
+def remove_prefix(stand: OriginStand, bucket: int, prefix: str) -> None:
+    def write(session: Session) -> None:
+        start_removal(session, stand.catalogue, session.get_one(Bucket, bucket), prefix=prefix)
+
+    stand.db.run_session(write)
+
+
+@pytest.mark.parametrize("before", ["never written", "deleted before"])
+@pytest.mark.parametrize("act", ["delete", "delete the prefix"])
+def test_a_user_who_deletes_during_the_fetch_has_won(
+    stand: OriginStand, upstream: Upstream, bucket: int, act: str, before: str
+) -> None:
+    if before == "deleted before":
+        assert stand.work(stand.put(bucket, "a/b", b"old").task_id) == "completed"
+        stand.remove(bucket, "a/b")
+    known = len(stand.versions())
+
+    def meanwhile(connection: socket.socket, asked: Asked) -> None:
+        if act == "delete":
+            stand.remove(bucket, "a/b")
+        else:
+            remove_prefix(stand, bucket, "a/")
+        answer(BODY)(connection, asked)
+
+    upstream.routes["/base/a/b"] = meanwhile
+    upstream.routes["/base/b"] = answer(BODY)
+    pulling, other = stand.trigger(bucket, "a/b"), stand.trigger(bucket, "b")
+    assert stand.work(pulling.task_id) == "completed"
+    pull = stand.pull_row(pulling.pull_id)
+    assert (pull.state, pull.error_code, pull.version_id) == ("lost", "key_written", None)
+    assert len(stand.versions()) == known
+    assert stand.staged_keys() == set()
+    # Another key's is none of that, and whoever asks for the key later begins anew.
+    assert stand.work(other.task_id) == "completed"
+    assert stand.pull_row(other.pull_id).state == "stored"
+    upstream.routes["/base/a/b"] = answer(BODY)
+    again = stand.trigger(bucket, "a/b")
+    assert stand.work(again.task_id) == "completed"
+    assert stand.pull_row(again.pull_id).state == "stored"
 
 
 @pytest.mark.parametrize("act", ["put", "put and delete"])
