@@ -10,6 +10,7 @@ from shared.catalog.locking import lock_blobs
 from shared.catalog.many_keys import lock_keys
 from shared.catalog.models import Copy, CopyState, HolderKind, ObjectRow, utc_clock
 from shared.catalog.payloads import CopyObject
+from shared.catalog.supersede import is_last_word
 from shared.core.errors import ConflictError
 from shared.outbox.kinds import EndedTask
 
@@ -52,7 +53,7 @@ class CopyHooks:
             raise ConflictError("the copy is over", code="copy_over")
         target = session.get(ObjectRow, copy.target_object_id)
         blob = lock_blobs(session, [copy.blob_id]).get(copy.blob_id)
-        if target is None or target.generation != copy.generation:
+        if target is None or not is_last_word(session, target, copy.generation):
             raise ConflictError("a newer write has won", code="superseded", copy_id=copy.id)
         if blob is None:
             raise ConflictError("the content is gone", code="bytes_gone", copy_id=copy.id)

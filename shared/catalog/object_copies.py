@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.blobs import drop_reference
+from shared.catalog.blobs import drop_reference, has_stored_location
 from shared.catalog.context import Catalogue
 from shared.catalog.copies import facts_of, is_placed, refuse_unreviewed, write_copy
 from shared.catalog.copying import CopyCommit
@@ -24,6 +24,7 @@ from shared.catalog.models import (
     Version,
     utc_clock,
 )
+from shared.catalog.supersede import is_last_word
 from shared.catalog.writing import PutAnswer
 from shared.core.errors import (
     ConflictError,
@@ -108,13 +109,17 @@ class ObjectCopyCommit:
     def apply(self, session: Session) -> PutAnswer:
         """Make the target's version stored and current; end the source's when it is a move.
 
+        It has the generation that it was asked for at, so that what is in review since then wins
+        when it passes.
         Raises SupersededError when the target was written or the moved source changed meanwhile,
         PermanentError when the copy is not allowed any more, and TransientError when the bytes that
         were there are to be brought after all. None of them writes anything.
         """
         copy, version = _read(session, self._copy_id)
         target = self._keys[copy.target_object_id]
-        if copy.state != CopyState.PENDING or target.row.generation != copy.generation:
+        if copy.state != CopyState.PENDING or not is_last_word(
+            session, target.row, copy.generation
+        ):
             raise SupersededError("a newer write has won", copy_id=copy.id)
         moved_from = self._keys[version.object_id] if copy.is_move else None
         if moved_from is not None and moved_from.stored is not version:
@@ -133,12 +138,15 @@ class ObjectCopyCommit:
             self._placed.apply(session)
         elif not is_placed(session, blob, bucket):
             raise TransientError("the content has left the bucket's channels", copy_id=copy.id)
+        elif not has_stored_location(session, blob.id):
+            raise TransientError("the content is lost", copy_id=copy.id)
         facts = facts_of(
             version,
             content_type=copy.content_type,
             metadata=dict(copy.user_metadata),
             lifetime=Lifetime(at=copy.expires_at, is_kept=True),
         )
+        facts = replace(facts, generation=copy.generation)
         copy.state, copy.ended_at = CopyState.COMPLETED, utc_clock()
         answer = write_copy(
             session,

@@ -12,6 +12,7 @@ from shared.catalog.copies import CopyBegun, CopyOrder, copy_object
 from shared.catalog.models import Copy, Location, utc_clock
 from shared.catalog.object_copies import ObjectCopyCommit, read_copy
 from shared.core.errors import TransientError
+from shared.outbox.manual import retry
 from shared.storage.errors import ChannelUnavailable
 from tests.integration.handlers.test_crashes import die_and_go_on
 from tests.integration.handlers.test_replica_crashes import check
@@ -157,6 +158,79 @@ def test_a_newer_write_wins(copying: Copying) -> None:
     assert stand.work(put.task_id) == "completed"
     assert stand.work(task) == "cancelled"
     assert copying.version() == put.version_id
+
+
+REJECTING = {"reject_keywords": ["forbidden"]}
+
+
+def passed(stand: Stand, bucket: int) -> None:
+    """Let the source's content pass the bucket's review."""
+    seed = stand.put(bucket, "seed", CONTENT)
+    assert stand.work(seed.task_id) == "completed"
+    assert stand.work_all("upload") == ["completed"]
+    stand.remove(bucket, "seed")
+    stand.work_all("delete")
+
+
+@pytest.mark.parametrize("when", ["before the review", "after the review", "at a retry"])
+def test_a_newer_write_that_is_rejected_ends_no_copy(copying: Copying, when: str) -> None:
+    stand = copying.stand
+    stand.bucket("target", channels=["c"], **REJECTING)
+    passed(stand, copying.target)
+    stand.bucket("target", channels=["b"], **REJECTING)
+    task = copying.begin()
+    put = stand.put(copying.target, "y", b"this is forbidden")
+    assert stand.version(put.version_id).state == "reviewing"
+    if when != "before the review":
+        assert stand.work(put.task_id) == "completed"
+    if when == "at a retry":
+        stand.channels.gone.add("b")
+        while stand.work(task) != "failed":
+            pass
+        stand.channels.gone.clear()
+        retry(stand.bench.context, task, by="test")
+    assert stand.work(task) == "completed"
+    if when == "before the review":
+        assert stand.work(put.task_id) == "completed"
+    assert stand.version(put.version_id).state == "blocked"
+    copied = stand.version(copying.version())
+    assert (copied.state, copied.sha256) == ("stored", stand.version(copying.version_id).sha256)
+    # What is asked for once it is there is a later write than both.
+    stand.remove(copying.target, "y")
+    assert stand.object(copying.target, "y").served_version_id is None
+
+
+@pytest.mark.parametrize("when", ["before the copy", "after the copy"])
+def test_a_newer_write_that_passes_wins_over_the_copy(copying: Copying, when: str) -> None:
+    stand = copying.stand
+    stand.bucket("target", channels=["c"], **REJECTING)
+    passed(stand, copying.target)
+    stand.bucket("target", channels=["b"], **REJECTING)
+    task = copying.begin()
+    put = stand.put(copying.target, "y", b"newer and harmless")
+    if when == "before the copy":
+        assert stand.work(put.task_id) == "completed"
+        assert stand.work(task) == "cancelled"
+    else:
+        assert stand.work(task) == "completed"
+        assert stand.object(copying.target, "y").served_version_id == copying.version()
+        assert stand.work(put.task_id) == "completed"
+    assert stand.work_all("upload") == ["completed"]
+    assert copying.version() == put.version_id
+    assert stand.stored_bytes(put.version_id) == b"newer and harmless"
+
+
+def test_a_deletion_ends_a_copy_behind_which_a_write_is_in_review(copying: Copying) -> None:
+    stand = copying.stand
+    stand.bucket("target", channels=["c"], **REJECTING)
+    passed(stand, copying.target)
+    stand.bucket("target", channels=["b"], **REJECTING)
+    task = copying.begin()
+    put = stand.put(copying.target, "y", b"this is forbidden")
+    assert stand.work(put.task_id) == "completed"
+    stand.remove(copying.target, "y")
+    assert stand.work(task) == "cancelled"
+    assert stand.object(copying.target, "y").served_version_id is None
 
 
 @pytest.mark.databases("mariadb")
