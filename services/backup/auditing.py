@@ -26,7 +26,9 @@ from shared.catalog.backups.damage import (
 from shared.catalog.backups.retention import page_of_held
 from shared.catalog.models import BackupContent
 from shared.core.clock import monotonic
+from shared.core.errors import ResourceBusy
 from shared.outbox import Execution
+from shared.storage.awake import awake
 from shared.storage.errors import ChannelError, ChecksumMismatch, ObjectMissing
 from shared.storage.registry import OpenChannel
 from shared.storage.verify import verify
@@ -56,9 +58,10 @@ def audit(execution: Execution, target: str, deps: Deps) -> int:
     if found is None:
         return 0
     try:
-        _read_again(execution, found[0], deps)
-        return _ask(execution, found[0], deps, _some(execution, target, deps, MOST_ASKED))
-    except _Silent as error:
+        with deps.slots.reading(execution, found[0]):
+            _read_again(execution, found[0], deps)
+            return _ask(execution, found[0], deps, _some(execution, target, deps, MOST_ASKED))
+    except (_Silent, ResourceBusy) as error:
         _log.info("backup_target_not_audited", target=target, error=str(error))
         return 0
 
@@ -72,11 +75,12 @@ def audit_before_run(execution: Execution, target: str, deps: Deps) -> int:
     if found is None:
         return 0
     try:
-        missing = _ask(execution, found[0], deps, _some(execution, target, deps, MOST_SAMPLED))
-        if missing:
-            _log.error("backup_target_suspected", target=target, missing=missing)
-            missing += _ask(execution, found[0], deps, _all(execution, target, deps))
-    except _Silent as error:
+        with deps.slots.reading(execution, found[0]):
+            missing = _ask(execution, found[0], deps, _some(execution, target, deps, MOST_SAMPLED))
+            if missing:
+                _log.error("backup_target_suspected", target=target, missing=missing)
+                missing += _ask(execution, found[0], deps, _all(execution, target, deps))
+    except (_Silent, ResourceBusy) as error:
         _log.info("backup_target_not_audited", target=target, error=str(error))
         return 0
     return missing
@@ -89,7 +93,11 @@ def _ask(
     for content in contents:
         execution.check()
         try:
-            seen = opened.channel.head(content.key, deadline=execution.deadline)
+            seen = awake(
+                partial(opened.channel.head, content.key, deadline=execution.deadline),
+                check=execution.check,
+                deadline=execution.deadline,
+            )
         except ChannelError as error:
             raise _Silent(str(error)) from error
         if seen is None or seen.size != content.size_bytes:

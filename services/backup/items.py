@@ -68,6 +68,7 @@ def back_up(execution: Execution, payload: BackUpItem, deps: Deps) -> Snooze | R
             channels=deps.channels,
             points="backup",
             on_damage=lambda damage: _report(job, damage, deps),
+            slots=deps.slots,
         )
         target = deps.channels.find(job.copy.target)
         with deps.slots.hold(execution, target, even_broken=True):

@@ -54,7 +54,8 @@ def prune(execution: Execution, payload: PruneBackups, deps: Deps) -> Snooze | N
     _forget_items(execution, payload, deps)
     due = _condemn(execution, payload, deps)
     failpoint("backup.after_condemn")
-    parked = _erase(execution, payload.target, deps)
+    with deps.slots.hold(execution, deps.channels.find(payload.target), even_broken=True):
+        parked = _erase(execution, payload.target, deps)
     if not execution.task.checkpoint:
         # Once per pruning, however often it comes back for what waits.
         audit(execution, payload.target, deps)
@@ -151,4 +152,10 @@ def _erase(execution: Execution, target: str, deps: Deps) -> int:
         for place in new:
             execution.check()
             seen.add(place.location_id)
-            parked += not erase_content(deps.db, deps.channels, place, deadline=execution.deadline)
+            parked += not erase_content(
+                deps.db,
+                deps.channels,
+                place,
+                deadline=execution.deadline,
+                check=execution.check,
+            )

@@ -20,7 +20,7 @@ def _register(parts: Parts) -> None:
     actors.register(
         parts.outbox,
         parts.catalogue,
-        Deps(db=parts.outbox.context.db, channels=parts.channels),
+        Deps(db=parts.outbox.context.db, channels=parts.channels, slots=parts.slots),
         PrefixDeps(db=parts.outbox.context.db, catalogue=parts.catalogue, staging=parts.staging),
     )
 

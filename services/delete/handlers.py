@@ -6,15 +6,17 @@ on to its end, by this task or by one that the sweep makes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from services.delete import rules
 from shared.catalog import fenced, removal
+from shared.catalog.channel_slots import ChannelSlots
 from shared.catalog.erasing import ChannelBook, erase, places
 from shared.catalog.locking import lock_blobs
 from shared.catalog.payloads import DeleteBlob
+from shared.core.errors import ResourceBusy
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Snooze
 from shared.outbox import Execution
@@ -30,14 +32,15 @@ class Deps:
 
     db: Database
     channels: ChannelBook
+    slots: ChannelSlots = field(default_factory=ChannelSlots)
 
 
 def delete(execution: Execution, payload: DeleteBlob, deps: Deps) -> Snooze | None:
     """Delete one blob's bytes, if it is still the same condemnation and nothing refers to it.
 
-    Waits uncounted until the grace is over, and while a channel keeps failing, six hours at most:
-    the blob stays `deleting`, and other tasks go on. Anything that makes the task pointless (the
-    blob was revived, deleted, condemned anew) ends it well.
+    Waits uncounted until the grace is over, and while a channel is full or keeps failing, six hours
+    at most: the blob stays `deleting`, and other tasks go on. Anything that makes the task
+    pointless (the blob was revived, deleted, condemned anew) ends it well.
     """
     failpoint("delete.claimed")
     task_id = execution.task.id
@@ -66,12 +69,29 @@ def delete(execution: Execution, payload: DeleteBlob, deps: Deps) -> Snooze | No
 
 
 def _delete_places(execution: Execution, blob_id: int, deps: Deps) -> removal.Left:
-    """Delete every location that is due, whichever others fail; returns what is left."""
+    """Delete every location that is due, whichever others fail; returns what is left.
+
+    Raises ResourceBusy after all of them when a channel takes no more at the moment.
+    """
     due = deps.db.run_session(lambda session: places(session, blob_id), read_only=True)
+    busy: ResourceBusy | None = None
     for place in due:
         execution.check()
-        erase(deps.db, deps.channels, place, deadline=execution.deadline)
+        found = deps.channels.find(place.channel)
+        try:
+            with deps.slots.hold(execution, found, even_broken=True):
+                erase(
+                    deps.db,
+                    deps.channels,
+                    place,
+                    deadline=execution.deadline,
+                    check=execution.check,
+                )
+        except ResourceBusy as error:
+            busy = busy or error
         failpoint("delete.after_place")
+    if busy is not None:
+        raise busy
     return deps.db.run_session(lambda session: removal.left(session, blob_id), read_only=True)
 
 

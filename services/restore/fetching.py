@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from functools import partial
 
 import structlog
@@ -11,9 +12,14 @@ from services.restore.deps import Deps
 from shared.catalog.backups.damage import note_damage, note_right
 from shared.catalog.backups.held import HeldCopy, held_copies
 from shared.catalog.backups.manifest import Entry
-from shared.core.errors import RequestError
+from shared.core.errors import RequestError, ResourceBusy
 from shared.outbox import Execution
+from shared.storage.awake import awake
 from shared.storage.errors import ChannelError, ObjectMissing, SourceUnavailable
+from shared.storage.registry import OpenChannel
+
+#: Bytes of a content that are in memory at a time.
+PIECE_BYTES = 8 * 1024 * 1024
 
 _log = structlog.get_logger("restore")
 
@@ -27,7 +33,8 @@ def fetch(execution: Execution, deps: Deps, tenant_id: str, entry: Entry) -> str
 
     None when no target has the right bytes any more: those that should are noted as damaged, when
     two looks agree. What was noted before is asked last, and is right again if it proves so.
-    Raises SourceUnavailable when one that may have them does not answer, and ChannelFull.
+    Raises SourceUnavailable when one that may have them cannot be read, ResourceBusy when it does
+    not answer and has its share of the threads, and ChannelFull.
     """
     candidates = deps.db.run_session(
         lambda session: held_copies(
@@ -36,6 +43,7 @@ def fetch(execution: Execution, deps: Deps, tenant_id: str, entry: Entry) -> str
         read_only=True,
     )
     away: list[str] = []
+    silent: ResourceBusy | None = None
     best = sorted(candidates, key=lambda one: (one.is_damaged, one.content_id != entry.content))
     for held in best:
         execution.check()
@@ -45,10 +53,14 @@ def fetch(execution: Execution, deps: Deps, tenant_id: str, entry: Entry) -> str
             _note(deps, held, error)
         except _Away as error:
             away.append(f"{held.target}: {error}")
+        except ResourceBusy as error:
+            silent = error
         else:
             if held.is_damaged:
                 deps.db.run_session(partial(note_right, content_id=held.content_id))
             return key
+    if silent is not None:
+        raise silent
     if away:
         raise SourceUnavailable("a backup target does not answer", reasons="; ".join(away))
     return None
@@ -71,15 +83,14 @@ def _from(execution: Execution, deps: Deps, held: HeldCopy, entry: Entry) -> str
     if found is None:
         raise _Away("the channel is gone")
     digest = hashlib.sha256()
-    with deps.staging.writer(declared_size=entry.size) as writer:
+    with (
+        deps.slots.reading(execution, found[0]),
+        deps.staging.writer(declared_size=entry.size) as writer,
+    ):
         try:
-            with found[0].channel.get(
-                held.key, start=0, length=entry.size, deadline=execution.deadline
-            ) as chunks:
-                for chunk in chunks:
-                    execution.check()
-                    digest.update(chunk)
-                    writer.write(chunk)
+            for piece in _pieces(execution, found[0], held.key, entry.size):
+                digest.update(piece)
+                writer.write(piece)
         except ObjectMissing:
             raise
         except ChannelError as error:
@@ -91,6 +102,21 @@ def _from(execution: Execution, deps: Deps, held: HeldCopy, entry: Entry) -> str
         if digest.hexdigest() != entry.sha256:
             raise _Damaged(f"SHA-256 {digest.hexdigest()}")
         return writer.finish().key
+
+
+def _pieces(execution: Execution, opened: OpenChannel, key: str, size: int) -> Iterator[bytes]:
+    """Yield an object piece by piece: the thread hears between two chunks that it has to stop."""
+
+    def read(start: int) -> bytes:
+        length = min(PIECE_BYTES, size - start)
+        with opened.channel.get(
+            key, start=start, length=length, deadline=execution.deadline
+        ) as chunks:
+            return b"".join(chunks)
+
+    # Of an empty object, too, it has to be seen that it is there.
+    for start in range(0, max(1, size), PIECE_BYTES):
+        yield awake(partial(read, start), check=execution.check, deadline=execution.deadline)
 
 
 def _note(deps: Deps, held: HeldCopy, error: Exception) -> None:

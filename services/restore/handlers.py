@@ -13,20 +13,38 @@ from services.restore.deps import Deps
 from shared.catalog import fenced
 from shared.catalog.backups.damage import note_damage, note_right
 from shared.catalog.backups.held import HeldCopy
-from shared.catalog.copying import Copied, CopyDeps, Damage, NoSource, copy_blob
+from shared.catalog.channel_slots import resource_of
+from shared.catalog.copying import (
+    Copied,
+    CopyDeps,
+    Damage,
+    NoSource,
+    copy_blob,
+    patient_seconds,
+)
 from shared.catalog.payloads import RestoreBlob
 from shared.catalog.restores.blobs import LossCommit, LossJob, note_present, read_loss
 from shared.catalog.restores.losses import FoundBy, lock_blob_and_loss, report_loss
+from shared.core.errors import ResourceBusy
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Fail, Retry, Snooze
 from shared.outbox import Execution
 from shared.outbox.completion import Completion
-from shared.storage.errors import BreakerOpen, ChannelError, ChecksumMismatch, ObjectMissing
+from shared.storage.errors import (
+    BreakerOpen,
+    ChannelError,
+    ChannelFull,
+    ChannelRefused,
+    ChecksumMismatch,
+    ObjectMissing,
+)
 from shared.storage.verify import verify
 
 __all__ = ["Deps", "restore_blob"]
 
 UNRECOVERABLE = "unrecoverable"
+#: Seconds until a channel without room is asked again; the longer it has been full, the later.
+ROOM_WAIT_SECONDS = 60.0
 #: Errors of a look at the lost copy that prove it lost.
 _LOST = (ObjectMissing, ChecksumMismatch)
 
@@ -39,7 +57,7 @@ def restore_blob(
     """Restore one lost copy and complete the task in the commit that makes it count.
 
     Ends superseded when the blob is not live any more, waits uncounted for channels that are left
-    alone, and fails as `unrecoverable` when no copy and no backup has the content.
+    alone or full, and fails as `unrecoverable` when no copy and no backup has the content.
     """
     failpoint("restore.claimed")
     job = deps.db.run_session(lambda session: read_loss(session, payload.loss_id), read_only=True)
@@ -53,8 +71,25 @@ def restore_blob(
         _present(execution, job, deps)
         return None
     failpoint("restore.after_look")
+    full: list[Snooze] = []
+    refused: ChannelRefused | None = None
+    for target in _targets(job, deps):
+        try:
+            return _bring(execution, job, target, deps)
+        except ChannelFull as error:
+            full.append(_wait_for_room(execution, target, error))
+        except ChannelRefused as error:
+            refused = error
+    if refused is not None and not full:
+        raise refused
+    return full[0]
+
+
+def _bring(
+    execution: Execution, job: LossJob, target: str, deps: Deps
+) -> Snooze | Retry | Fail | None:
+    """Copy to one channel and commit. Raises ChannelFull and ChannelRefused: the next may do."""
     doubts: list[HeldCopy] = []
-    target = _target(job, deps)
     with deps.slots.hold(execution, deps.channels.find(target), even_broken=True):
         try:
             answer = copy_blob(execution, _copying(execution, job, doubts, deps), job.copy(target))
@@ -77,14 +112,15 @@ def _is_there(execution: Execution, job: LossJob, deps: Deps) -> bool:
     if found is None:
         return False
     try:
-        verify(
-            found[0],
-            job.key,
-            size=job.size_bytes,
-            sha256=job.sha256,
-            check=execution.check,
-            deadline=execution.deadline,
-        )
+        with deps.slots.reading(execution, found[0]):
+            verify(
+                found[0],
+                job.key,
+                size=job.size_bytes,
+                sha256=job.sha256,
+                check=execution.check,
+                deadline=execution.deadline,
+            )
     except _LOST:
         return False
     except ChannelError as error:
@@ -107,13 +143,23 @@ def _present(execution: Execution, job: LossJob, deps: Deps) -> None:
     )
 
 
-def _target(job: LossJob, deps: Deps) -> str:
-    """Return the first channel that takes new bytes now: where it was, else the bucket's order."""
-    for name in job.channels:
-        found = deps.channels.find(name)
-        if found is not None and found[1]:
-            return name
-    return job.channel
+def _targets(job: LossJob, deps: Deps) -> list[str]:
+    """Return the channels that take new bytes: where it was first, then the bucket's in order.
+
+    One that should have a copy already comes into question only where there is no other.
+    """
+    others = {one.channel for one in job.others}
+    found = {name: deps.channels.find(name) for name in job.channels}
+    enabled = [name for name in job.channels if (opened := found[name]) and opened[1]]
+    useful = [name for name in enabled if name == job.channel or name not in others]
+    return useful or enabled[:1] or [job.channel]
+
+
+def _wait_for_room(execution: Execution, channel: str, error: ChannelFull) -> Snooze:
+    _log.warning("restore_without_room", task_id=execution.task.id, channel=channel)
+    execution.emit("channel_full", {"channel": channel, "error": str(error)[:500]})
+    seconds = patient_seconds(execution, ROOM_WAIT_SECONDS)
+    return Snooze(seconds, f"no room: {error}", resource=resource_of(channel))
 
 
 def _copying(execution: Execution, job: LossJob, doubts: list[HeldCopy], deps: Deps) -> CopyDeps:
@@ -135,7 +181,13 @@ def _copying(execution: Execution, job: LossJob, doubts: list[HeldCopy], deps: D
                 "backup_damaged", content_id=held.content_id, target=held.target, code=damage.code
             )
 
-    return CopyDeps(db=deps.db, channels=deps.channels, points="restore", on_damage=on_damage)
+    return CopyDeps(
+        db=deps.db,
+        channels=deps.channels,
+        points="restore",
+        on_damage=on_damage,
+        slots=deps.slots,
+    )
 
 
 def _is_held(execution: Execution, job: LossJob, held: HeldCopy, deps: Deps) -> bool:
@@ -144,18 +196,21 @@ def _is_held(execution: Execution, job: LossJob, held: HeldCopy, deps: Deps) -> 
     if found is None:
         return True
     try:
-        verify(
-            found[0],
-            held.key,
-            size=job.size_bytes,
-            sha256=job.sha256,
-            check=execution.check,
-            deadline=execution.deadline,
-        )
+        with deps.slots.reading(execution, found[0]):
+            verify(
+                found[0],
+                held.key,
+                size=job.size_bytes,
+                sha256=job.sha256,
+                check=execution.check,
+                deadline=execution.deadline,
+            )
     except _LOST:
         return False
     except ChannelError as error:
         return error.code != "short_read"
+    except ResourceBusy:
+        return True
     return True
 
 

@@ -35,6 +35,7 @@ from shared.core.errors import BloxError, NotFoundError, PreconditionError, Requ
 from shared.core.failpoints import failpoint
 from shared.core.outcomes import Fail
 from shared.outbox import Execution
+from shared.storage.awake import awake
 from shared.storage.errors import (
     ChannelError,
     ChecksumMismatch,
@@ -117,14 +118,15 @@ class KeyRestore:
         if found is None:
             raise SourceUnavailable("the backup target is gone", channel=manifest.target)
         try:
-            verify(
-                found[0],
-                manifest.key,
-                size=manifest.size,
-                sha256=manifest.sha256,
-                check=self._execution.check,
-                deadline=self._execution.deadline,
-            )
+            with self._deps.slots.reading(self._execution, found[0]):
+                verify(
+                    found[0],
+                    manifest.key,
+                    size=manifest.size,
+                    sha256=manifest.sha256,
+                    check=self._execution.check,
+                    deadline=self._execution.deadline,
+                )
         except (ObjectMissing, ChecksumMismatch):
             return False
         except ChannelError as error:
@@ -138,11 +140,17 @@ class KeyRestore:
         found = self._deps.channels.find(manifest.target)
         if found is None:
             raise SourceUnavailable("the backup target is gone", channel=manifest.target)
-        length = min(PIECE_BYTES, manifest.size - self._offset)
-        with found[0].channel.get(
-            manifest.key, start=self._offset, length=length, deadline=self._execution.deadline
-        ) as chunks:
-            data = b"".join(chunks)
+        opened, start, deadline = found[0], self._offset, self._execution.deadline
+        length = min(PIECE_BYTES, manifest.size - start)
+
+        def read() -> bytes:
+            with opened.channel.get(
+                manifest.key, start=start, length=length, deadline=deadline
+            ) as chunks:
+                return b"".join(chunks)
+
+        with self._deps.slots.reading(self._execution, opened):
+            data = awake(read, check=self._execution.check, deadline=deadline)
         yield from whole_lines(data, offset=self._offset)
 
     def _deal_with(self, entry: Entry, offset: int) -> None:

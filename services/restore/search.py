@@ -25,9 +25,10 @@ from shared.catalog.models import (
 from shared.catalog.replicas.losses import report_loss
 from shared.catalog.restores.losses import FoundBy
 from shared.catalog.restores.runs import lock_restore
-from shared.core.errors import SupersededError
+from shared.core.errors import ResourceBusy, SupersededError
 from shared.core.failpoints import failpoint
 from shared.outbox import Execution
+from shared.storage.awake import awake
 from shared.storage.errors import ChannelError, ChecksumMismatch, ObjectMissing
 from shared.storage.verify import verify
 
@@ -114,21 +115,28 @@ def _look(execution: Execution, deps: Deps, copy: Copy, *, is_deep: bool) -> str
     if found is None:
         return "lost"
     try:
-        if is_deep:
-            verify(
-                found[0],
-                copy.physical_key,
-                size=copy.size_bytes,
-                sha256=copy.sha256,
+        with deps.slots.reading(execution, found[0]):
+            if is_deep:
+                verify(
+                    found[0],
+                    copy.physical_key,
+                    size=copy.size_bytes,
+                    sha256=copy.sha256,
+                    check=execution.check,
+                    deadline=execution.deadline,
+                )
+                return "present"
+            seen = awake(
+                lambda: found[0].channel.head(copy.physical_key, deadline=execution.deadline),
                 check=execution.check,
                 deadline=execution.deadline,
             )
-            return "present"
-        seen = found[0].channel.head(copy.physical_key, deadline=execution.deadline)
     except (ObjectMissing, ChecksumMismatch):
         return "lost"
     except ChannelError as error:
         return "lost" if error.code == "short_read" else "unknown"
+    except ResourceBusy:
+        return "unknown"
     return "present" if seen is not None and seen.size == copy.size_bytes else "lost"
 
 

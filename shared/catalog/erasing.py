@@ -5,6 +5,7 @@ Not found is success. A channel that fails parks the location until a later try;
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from shared.catalog.models import Location, LocationState, utc_clock, utc_now
 from shared.core.clock import Deadline
 from shared.core.failpoints import failpoint
 from shared.outbox.db import Database
+from shared.storage.awake import awake
 from shared.storage.errors import BreakerOpen, ChannelError, DeadlinePassed
 from shared.storage.registry import OpenChannel
 
@@ -55,16 +57,24 @@ def wait_after_failures(tries: int) -> float:
     return float(min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** min(tries - 1, 30)))
 
 
-def erase(db: Database, channels: ChannelBook, place: Place, *, deadline: Deadline) -> bool:
+def erase(
+    db: Database,
+    channels: ChannelBook,
+    place: Place,
+    *,
+    deadline: Deadline,
+    check: Callable[[], None] | None = None,
+) -> bool:
     """Delete a location's bytes and its open upload, and make it a tombstone; False when parked.
 
-    The caller owns the location: no execution may write there or commit it any more.
+    The caller owns the location: no execution may write there or commit it any more. `check` is
+    asked while the channel does not answer.
     """
     found = channels.find(place.channel)
     if found is None:
         return _parked(db, place, "the channel is not in the catalogue")
     try:
-        erase_bytes(found[0], place, deadline=deadline.within(PLACE_SECONDS))
+        erase_bytes(found[0], place, deadline=deadline.within(PLACE_SECONDS), check=check)
     except BreakerOpen as error:
         # Says nothing of this location: not a failure of its own.
         return _parked(db, place, str(error), seconds=error.retry_after_seconds)
@@ -79,11 +89,24 @@ def erase(db: Database, channels: ChannelBook, place: Place, *, deadline: Deadli
     return True
 
 
-def erase_bytes(opened: OpenChannel, place: Place, *, deadline: Deadline) -> None:
+def erase_bytes(
+    opened: OpenChannel,
+    place: Place,
+    *,
+    deadline: Deadline,
+    check: Callable[[], None] | None = None,
+) -> None:
     """Delete what a location's key and upload name on the channel; nothing there is fine."""
-    if place.upload_id:
-        opened.channel.abort_upload(place.key, place.upload_id, deadline=deadline)
-    opened.channel.delete(place.key, deadline=deadline)
+
+    def work() -> None:
+        if place.upload_id:
+            opened.channel.abort_upload(place.key, place.upload_id, deadline=deadline)
+        opened.channel.delete(place.key, deadline=deadline)
+
+    if check is None:
+        work()
+    else:
+        awake(work, check=check, deadline=deadline)
 
 
 def places(session: Session, blob_id: int) -> list[Place]:

@@ -6,7 +6,7 @@ row until a later try.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import sqlalchemy as sa
 import structlog
@@ -46,13 +46,23 @@ def place_of_content(row: BackupContent) -> Place:
     return Place(row.id, row.target, row.key, row.upload_id, row.tries)
 
 
-def erase_content(db: Database, channels: ChannelBook, place: Place, *, deadline: Deadline) -> bool:
-    """Delete a condemned content's bytes and make its row a tombstone; False when parked."""
+def erase_content(
+    db: Database,
+    channels: ChannelBook,
+    place: Place,
+    *,
+    deadline: Deadline,
+    check: Callable[[], None] | None = None,
+) -> bool:
+    """Delete a condemned content's bytes and make its row a tombstone; False when parked.
+
+    `check` is asked while the target does not answer.
+    """
     found = channels.find(place.channel)
     if found is None:
         return _park(db, place, "the channel is not in the catalogue")
     try:
-        erase_bytes(found[0], place, deadline=deadline.within(PLACE_SECONDS))
+        erase_bytes(found[0], place, deadline=deadline.within(PLACE_SECONDS), check=check)
     except BreakerOpen as error:
         return _park(db, place, str(error), seconds=error.retry_after_seconds)
     except DeadlinePassed as error:
