@@ -10,7 +10,24 @@ from collections.abc import Sequence
 
 import typer
 
-from services.cli.commands import basics, buckets, check, doctor, regions, tasks
+from services.cli.commands import (
+    backups,
+    basics,
+    buckets,
+    channels,
+    check,
+    doctor,
+    holds,
+    queues,
+    regions,
+    removals,
+    replicas,
+    restores,
+    reviews,
+    subscriptions,
+    tasks,
+    transfers,
+)
 from services.cli.sentences import EXPECTED, FAILED, exit_code, sentence
 
 
@@ -38,6 +55,19 @@ app.command("check")(check.check)
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(buckets.app, name="buckets")
 app.add_typer(regions.app, name="regions")
+app.command("queues")(queues.queues)
+app.command("nodes")(queues.nodes)
+app.add_typer(channels.app, name="channels")
+app.add_typer(replicas.app, name="replicas")
+app.add_typer(transfers.copies, name="copies")
+app.add_typer(transfers.pulls, name="pulls")
+app.add_typer(removals.app, name="removals")
+app.add_typer(holds.app, name="holds")
+app.add_typer(backups.app, name="backups")
+app.add_typer(restores.app, name="restores")
+app.command("losses")(restores.losses)
+app.add_typer(reviews.app, name="reviews")
+app.add_typer(subscriptions.app, name="subscriptions")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -42,11 +42,16 @@ def show(
     output: FormatOption = Format.TABLE,
     directory: DirectoryOption = _HERE,
 ) -> None:
-    """Show one bucket."""
+    """Show one bucket with all its rules."""
     with open_parts(directory) as parts, Session(parts.engine) as session:
         bucket = get_bucket(session, tenant, name)
         fields = {
             **_row(bucket),
+            "region_fallback_seconds": bucket.region_fallback_seconds,
+            "replica_channels": list(bucket.replica_channels or ()),
+            "backup": bucket.backup,
+            "origin": _without_headers(bucket.origin),
+            "lifecycle": bucket.lifecycle,
             "review_policy": bucket.review_policy,
             "re_review": _newest_run(session, bucket),
         }
@@ -80,6 +85,17 @@ def _newest_run(session: Session, bucket: Bucket) -> dict[str, Any] | None:
             "task_id": run.task_id,
         }
     return None
+
+
+def _without_headers(origin: dict[str, Any] | None) -> list[dict[str, Any]] | None:
+    """Return the rules without what is sent to the sources, which is sealed."""
+    if origin is None:
+        return None
+    rules: list[dict[str, Any]] = []
+    for rule in origin.get("rules", ()):
+        sources = [source["url"] for source in rule.get("sources", ())]
+        rules.append({**rule, "sources": sources})
+    return rules
 
 
 def _row(bucket: Bucket) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import getpass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from sqlalchemy.orm import Session
 
+from services.cli.commands.common import who
 from services.cli.render import Format, FormatOption, show_fields, show_json, show_rows
 from services.cli.stack import DirectoryOption, open_parts
 from shared.core.errors import ConflictError, NotFoundError
@@ -87,7 +87,7 @@ def cancel(
     that has ended otherwise.
     """
     with open_parts(directory) as parts:
-        answer = parts.outbox.cancel(task_id, by=_who(), reason=reason)
+        answer = parts.outbox.cancel(task_id, by=who(), reason=reason)
     if answer.state in (State.COMPLETED, State.FAILED):
         raise ConflictError(f"the task is {answer.state}")
     show_fields({"id": task_id, "state": str(answer.state)}, output)
@@ -108,20 +108,12 @@ def retry(
     It goes on from its checkpoint. Exits with 4 for a task that has not ended, or was superseded.
     """
     with open_parts(directory) as parts:
-        state = parts.outbox.retry(task_id, by=_who(), reason=reason, force=force)
+        state = parts.outbox.retry(task_id, by=who(), reason=reason, force=force)
     show_fields({"id": task_id, "state": state}, output)
 
 
 def _reading(engine: Any) -> Session:
     return Session(engine.execution_options(read_only=True))
-
-
-def _who() -> str:
-    try:
-        return f"cli:{getpass.getuser()}"
-    except (KeyError, OSError):
-        # A container's user may have no name.
-        return "cli"
 
 
 def _as_json(detail: TaskDetail) -> dict[str, Any]:
