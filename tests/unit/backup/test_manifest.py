@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shared.catalog.backups.manifest import (
@@ -9,6 +11,7 @@ from shared.catalog.backups.manifest import (
     ManifestDamaged,
     decode,
     encode,
+    tail_line,
     whole_lines,
 )
 
@@ -33,6 +36,13 @@ def test_an_entry_is_one_line_and_reads_as_it_was_written() -> None:
     assert line.count(b"\n") == 1
     assert Entry.read(decode(line)) == ENTRY
     assert ENTRY.modified.microsecond == 1
+
+
+def test_an_entry_without_bytes_says_why() -> None:
+    assert b"lacks" not in ENTRY.line()
+    lacking = replace(ENTRY, content=0, target_key="", lacks="lost")
+    assert Entry.read(decode(lacking.line())) == lacking
+    assert decode(tail_line(entries=2, size=10, lacking=1))["lacking"] == 1
 
 
 def test_whole_lines_tell_where_they_end_and_what_is_cut_off_is_left() -> None:

@@ -38,6 +38,21 @@ def test_the_newest_run_always_stays() -> None:
     assert outlived([], policy, now=later) == []
 
 
+def test_the_newest_whole_run_stays_behind_newer_ones_that_lack_contents() -> None:
+    policy = BackupPolicy(target="vault", keep_runs=2)
+    lacking = [run._replace(is_whole=run.run_id < 6) for run in RUNS]
+    assert outlived(lacking, policy, now=NOW) == [7, 6, 4, 3, 2, 1]
+    assert outlived([run._replace(is_whole=False) for run in RUNS], policy, now=NOW)[-1] == 1
+
+
+def test_a_run_waits_for_sources_as_long_as_to_the_next_one_within_bounds() -> None:
+    seconds = {
+        interval: BackupPolicy(target="vault", interval_seconds=interval).patience_seconds
+        for interval in (60, 3600, 86_400)
+    }
+    assert seconds == {60: 600.0, 3600: 3600.0, 86_400: 21_600.0}
+
+
 def test_a_young_run_looks_again_soon_and_an_old_one_less_often() -> None:
     assert [wait_seconds(age) for age in (0, 5, 60, 3600)] == [1.0, 1.0, 6.0, 15.0]
 
