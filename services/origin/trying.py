@@ -47,7 +47,7 @@ from shared.fetch import (
 from shared.outbox.completion import Completion
 from shared.storage import staging_writer
 from shared.storage.errors import ChannelError
-from shared.storage.staging_memory import StagingBusy
+from shared.storage.staging_parts import StagingBusy
 
 #: Tries of the last transaction: what has come is not fetched again for a busy database.
 COMMIT_TRIES = 5

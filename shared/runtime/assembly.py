@@ -115,6 +115,10 @@ def open_staging(
     )
     channel = (channels or Channels()).open(spec).channel
     ground = ObjectGround(
-        channel, node=node, part_bytes=own.part_bytes, memory_bytes=own.memory_bytes
+        channel,
+        node=node,
+        part_bytes=own.part_bytes,
+        memory_bytes=own.memory_bytes,
+        disk_bytes=own.disk_bytes,
     )
     return Staging(channel, ground)

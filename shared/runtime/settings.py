@@ -54,8 +54,8 @@ class StagingSettings(Group):
 
     Of kind `file`: `path`; `shared` says that every process that may run on another machine sees
     the same folder. Of kind `s3`: a bucket that is staging's alone, so that no common disk is
-    needed; each process holds at most `memory_bytes` of bodies in parts of `part_bytes`, and one
-    part more; bodies that find nothing left wait, the slowest are ended for them (503).
+    needed; each process holds at most `memory_bytes` of bodies in parts of `part_bytes`, and
+    `disk_bytes` in its folder for temporary files when half of that is taken.
     `max_age_seconds`: files that nothing names go to the trash when they are older, and from there
     for good after `trash_seconds`.
     """
@@ -72,6 +72,7 @@ class StagingSettings(Group):
     secret_key: pydantic.SecretStr = pydantic.SecretStr("")
     part_bytes: int = pydantic.Field(5 * MIB, ge=5 * MIB, le=64 * MIB)
     memory_bytes: int = pydantic.Field(128 * MIB, ge=16 * MIB)
+    disk_bytes: int = pydantic.Field(128 * MIB, ge=0)
     max_age_seconds: float = pydantic.Field(86400.0, ge=0)
     trash_seconds: float = pydantic.Field(7 * 86400.0, ge=0)
 

@@ -24,7 +24,7 @@ from shared.storage.staging import Staging
 from shared.storage.staging_senders import send_apart
 
 #: Bytes of a part, two of which are in memory.
-JOIN_PART_BYTES = 16 * 1024 * 1024
+JOIN_PART_BYTES = 8 * 1024 * 1024
 #: Seconds that one part, or the end of the whole, may take.
 CALL_SECONDS = 60.0
 #: Seconds between two questions whether to go on, while a part is slow.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 
 import structlog
 
@@ -17,12 +17,13 @@ from shared.core.errors import BloxError
 from shared.core.failpoints import failpoint
 from shared.core.ids import node_name
 from shared.storage.body import CHUNK_BYTES, Body
-from shared.storage.channel import Channel, OpenUpload, Part
+from shared.storage.channel import Channel, OpenUpload, Stored
+from shared.storage.channel import Part as SentPart
 from shared.storage.errors import ChannelUnavailable, ObjectMissing
 from shared.storage.keys import fresh_key
 from shared.storage.progress import Plan
 from shared.storage.spec import S3_LEAST_PART_BYTES
-from shared.storage.staging_memory import Memory, StagingBusy
+from shared.storage.staging_parts import Part, PartSpace
 from shared.storage.staging_senders import send_apart
 from shared.storage.staging_writer import Expected, Staged, StagingWriter
 
@@ -30,14 +31,14 @@ __all__ = ["ObjectGround", "ObjectWriter"]
 
 #: Bytes of all bodies that one process holds in memory while they come.
 MEMORY_BYTES = 128 * 1024 * 1024
+#: Bytes of theirs that it may hold on disk beside it.
+DISK_BYTES = 128 * 1024 * 1024
 #: A body may be under way for this long; nobody goes on with an older upload.
 BODY_SECONDS = 86_400.0
 #: Seconds that one part, or the end of a body, may take.
 CALL_SECONDS = 60.0
 #: Seconds that a copy into or out of the trash may take.
 _COPY_SECONDS = 600.0
-#: Seconds that a thread waits for memory, or for a part that is being sent.
-_WAIT_SECONDS = 2 * CALL_SECONDS
 _MARK_DIGITS = 12
 #: Bodies of at most so many bytes are never kept waiting.
 SMALL_BYTES = 64 * 1024
@@ -55,21 +56,20 @@ class ObjectGround:
         node: Callable[[], str] | None = None,
         part_bytes: int = S3_LEAST_PART_BYTES,
         memory_bytes: int = MEMORY_BYTES,
+        disk_bytes: int = DISK_BYTES,
     ) -> None:
         own = node_name()
         self._channel = channel
         self._node = node or (lambda: own)
         self._part_bytes = part_bytes
-        self._memory = Memory(memory_bytes)
+        self._space = PartSpace(memory_bytes, disk_bytes)
 
     def writer(self, prefix: str, expected: Expected, *, reserve_bytes: int) -> StagingWriter:
-        """See Ground.writer. Raises StagingBusy when too many bodies wait for memory already."""
+        """See Ground.writer."""
         known = expected.size if expected.size is not None else expected.max_size
         part_bytes = Plan.of(known or 0, self._part_bytes).part_bytes
         key = f"{fresh_key(prefix)}-{_mark(self._node())}"
-        return ObjectWriter(
-            self._channel, key, expected, part_bytes=part_bytes, memory=self._memory
-        )
+        return ObjectWriter(self._channel, key, expected, part_bytes=part_bytes, space=self._space)
 
     def trash(self, key: str, trash_key: str) -> bool:
         """See Ground.trash. A copy first: a death in between leaves both, never neither."""
@@ -120,7 +120,7 @@ class ObjectWriter(StagingWriter):
     """See StagingWriter. Holds what has come of one part, and the part that is being sent.
 
     One part is sent while the next one fills; their order is that of the MD5 of the whole. A small
-    body takes no memory of the others: whoever has it, has it whole.
+    body takes no place of the others: whoever has it, has it whole.
     """
 
     def __init__(
@@ -130,102 +130,70 @@ class ObjectWriter(StagingWriter):
         expected: Expected,
         *,
         part_bytes: int,
-        memory: Memory,
+        space: PartSpace,
     ) -> None:
         super().__init__(key, expected)
         self._channel = channel
         self._part_bytes = part_bytes
         is_small = expected.size is not None and expected.size <= SMALL_BYTES
-        self._share = None if is_small else memory.share(on_evicted=self._forget)
-        self._buffer = bytearray()
+        self._space = None if is_small else space
+        self._part = Part(self._space)
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._upload_id: str | None = None
-        self._parts: list[Part] = []
+        self._sent: list[SentPart] = []
         self._step: Future[None] | None = None
         self._until = Deadline(BODY_SECONDS)
-        #: What the last part has taken of the memory.
-        self._taken = 0
         self._is_over = False
 
     def waits_for(self, count: int = CHUNK_BYTES) -> Future[None] | None:
-        """See StagingWriter.waits_for: the part that is being sent, or memory for the next bytes.
-
-        Raises BodyTooSlow when the body was ended for others.
-        """
+        """See StagingWriter.waits_for: the part that is being sent, when another is full."""
         step = self._step
-        is_full = len(self._buffer) + count > self._part_bytes
-        if is_full and step is not None and not step.done():
-            return step
-        return None if self._share is None else self._share.room(len(self._buffer), count)
+        is_full = len(self._part) + count > self._part_bytes
+        return step if is_full and step is not None and not step.done() else None
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        """See StagingWriter.write. Blocks where `waits_for` told to wait and nobody did."""
+        """See StagingWriter.write. Blocks where `waits_for` told to wait and nobody did.
+
+        Raises StagingBusy when this process holds too much already, BodyTooSlow when the body was
+        ended for others.
+        """
         self._demand_room(len(chunk))
         if self._step is not None and self._step.done():
             self._settle()
         view = memoryview(chunk)
-        for start in range(0, len(view), CHUNK_BYTES):
-            piece = view[start : start + CHUNK_BYTES]
-            while (future := self.waits_for(len(piece))) is not None:
-                if not wait([future], timeout=_WAIT_SECONDS).done:
-                    raise StagingBusy(channel=self._channel.name)
-            self._add(piece)
-
-    def _add(self, view: memoryview) -> None:
         while view:
-            if len(self._buffer) >= self._part_bytes:
+            if len(self._part) >= self._part_bytes:
                 self._send()
-            piece = view[: self._part_bytes - len(self._buffer)]
-            if self._share is not None:
-                self._share.cover(len(self._buffer) + len(piece))
+            piece = view[: self._part_bytes - len(self._part)]
+            self._part.append(piece)
             self._sha256.update(piece)
-            self._buffer += piece
             view = view[len(piece) :]
             self._written += len(piece)
 
     def _send(self) -> None:
-        """Let a thread send the full part."""
+        """Let a thread send the full part, and begin another."""
         self._settle()
-        taken = self._take_out()
-        buffer, self._buffer = self._buffer, bytearray()
+        part, self._part = self._part, Part(self._space)
+        self._step = send_apart(self._send_part, part)
 
-        def send(part: bytearray) -> None:
-            try:
-                self._send_part(part)
-            finally:
-                self._give_back(taken)
-
-        self._step = send_apart(send, buffer)
-
-    def _take_out(self) -> int:
-        """See that nobody ends the body for the memory of a part that is on its way."""
-        return 0 if self._share is None else self._share.send()
-
-    def _give_back(self, taken: int) -> None:
-        if self._share is not None:
-            self._share.sent(taken)
-
-    def _forget(self) -> None:
-        """Drop what was ended for others; the next call tells whoever writes."""
-        self._buffer = bytearray()
-
-    def _send_part(self, buffer: bytearray) -> None:
-        if self._until.expired():
-            raise ChannelUnavailable("the body took too long", channel=self._channel.name)
-        deadline = self._until.within(CALL_SECONDS)
-        if self._upload_id is None:
-            self._upload_id = self._channel.create_upload(self._key, deadline=deadline)
-        self._md5.update(buffer)
-        number = len(self._parts) + 1
-        part = self._channel.put_part(
-            self._key,
-            self._upload_id,
-            number,
-            Body(buffer),
-            offset=(number - 1) * self._part_bytes,
-            deadline=deadline,
-        )
-        self._parts.append(part)
+    def _send_part(self, part: Part) -> None:
+        with part.loaded() as buffer:
+            if self._until.expired():
+                raise ChannelUnavailable("the body took too long", channel=self._channel.name)
+            deadline = self._until.within(CALL_SECONDS)
+            if self._upload_id is None:
+                self._upload_id = self._channel.create_upload(self._key, deadline=deadline)
+            self._md5.update(buffer)
+            number = len(self._sent) + 1
+            sent = self._channel.put_part(
+                self._key,
+                self._upload_id,
+                number,
+                Body(buffer),
+                offset=(number - 1) * self._part_bytes,
+                deadline=deadline,
+            )
+            self._sent.append(sent)
 
     def _settle(self) -> None:
         """Wait for the part that is being sent; raises what went wrong with it."""
@@ -245,28 +213,32 @@ class ObjectWriter(StagingWriter):
 
     def _finish(self) -> Staged:
         self._settle()
-        self._taken = self._take_out()
         self._demand("size", self._expected.size, self._written)
         sha256 = self._sha256.hexdigest()
         self._demand("sha256", self._expected.sha256, sha256)
         if self._upload_id is None:
-            self._md5.update(self._buffer)
-        elif self._buffer:
-            self._send_part(self._buffer)
-        md5 = self._md5.hexdigest()
-        self._demand("md5", self._expected.md5, md5)
-        failpoint("storage.staging")
-        deadline = self._until.within(CALL_SECONDS)
-        if self._upload_id is None:
-            body = Body(self._buffer)
-            stored = self._channel.put(self._key, body, sha256=sha256, deadline=deadline)
+            stored = self._put_whole(sha256)
         else:
+            if len(self._part):
+                self._send_part(self._part)
+            self._demand("md5", self._expected.md5, self._md5.hexdigest())
+            failpoint("storage.staging")
+            deadline = self._until.within(CALL_SECONDS)
             stored = self._channel.complete_upload(
-                self._key, self._upload_id, self._parts, deadline=deadline
+                self._key, self._upload_id, self._sent, deadline=deadline
             )
         if stored.size != self._written:
             raise ChannelUnavailable("staging kept another size", channel=self._channel.name)
+        md5 = self._md5.hexdigest()
         return Staged(key=self._key, size=self._written, sha256=sha256, md5=md5)
+
+    def _put_whole(self, sha256: str) -> Stored:
+        with self._part.loaded() as buffer:
+            self._md5.update(buffer)
+            self._demand("md5", self._expected.md5, self._md5.hexdigest())
+            failpoint("storage.staging")
+            deadline = self._until.within(CALL_SECONDS)
+            return self._channel.put(self._key, Body(buffer), sha256=sha256, deadline=deadline)
 
     def abort(self) -> None:
         """See StagingWriter.abort. What cannot be dropped now is left to the sweep."""
@@ -289,8 +261,4 @@ class ObjectWriter(StagingWriter):
 
     def _close(self) -> None:
         self._is_over = True
-        self._buffer = bytearray()
-        if self._share is not None:
-            self._share.close()
-        self._give_back(self._taken)
-        self._taken = 0
+        self._part.close()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def send_apart(job: Callable[[bytearray], None], buffer: bytearray) -> Future[None]:
-    """Run `job(buffer)` in a thread that the end of the process does not wait for.
+def send_apart(job: Callable[[T], None], part: T) -> Future[None]:
+    """Run `job(part)` in a thread that the end of the process does not wait for.
 
-    How many there are at once is bounded by the memory that their parts take.
+    How many there are at once is bounded by the room that their parts take.
     """
     future: Future[None] = Future()
     # From now on nobody can cancel it: a part is sent to its end.
@@ -18,7 +21,7 @@ def send_apart(job: Callable[[bytearray], None], buffer: bytearray) -> Future[No
 
     def run() -> None:
         try:
-            job(buffer)
+            job(part)
         except BaseException as error:
             future.set_exception(error)
         else:

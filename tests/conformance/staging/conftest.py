@@ -19,8 +19,9 @@ from tests.servers.moto import S3Server
 MIB = 1024 * 1024
 #: What S3 takes as a part that is not the last one.
 PART = 5 * MIB
-#: Memory for two bodies with two parts each.
-MEMORY = 4 * PART
+#: Half of the memory is for parts that are being filled.
+MEMORY, DISK = 4 * PART, 2 * PART
+PARTS_HELD = (MEMORY // 2 + DISK) // PART
 NODE = "api-1"
 
 
@@ -42,7 +43,9 @@ def s3_staging(server: S3Server, **settings: object) -> Staging:
         secrets={"access_key": server.access_key, "secret_key": server.secret_key},
     )
     channel = Channels().open(spec).channel
-    ground = ObjectGround(channel, node=lambda: NODE, part_bytes=PART, memory_bytes=MEMORY)
+    ground = ObjectGround(
+        channel, node=lambda: NODE, part_bytes=PART, memory_bytes=MEMORY, disk_bytes=DISK
+    )
     return Staging(channel, ground)
 
 

@@ -11,7 +11,8 @@ import pytest
 from shared.core.errors import InvalidError
 from shared.storage.errors import ChannelError
 from shared.storage.staging import Staging
-from tests.conformance.staging.conftest import MEMORY, MIB, NODE, PART
+from shared.storage.staging_parts import StagingBusy
+from tests.conformance.staging.conftest import MIB, NODE, PART, PARTS_HELD
 from tests.support.content import read, soon
 
 
@@ -22,11 +23,12 @@ def waited(future: Future[None] | None) -> bool:
     return True
 
 
-def has_all_memory(objects: Staging) -> bool:
-    """Tell whether so many bodies as fit may have a part each, without a wait."""
+def has_all_places(objects: Staging) -> bool:
+    """Tell whether so many parts as may be held can be filled at once."""
     with ExitStack() as stack:
-        writers = [stack.enter_context(objects.writer()) for _ in range(MEMORY // PART)]
-        return all(writer.waits_for(PART) is None for writer in writers)
+        for _ in range(PARTS_HELD):
+            stack.enter_context(objects.writer()).write(bytes(PART - 1))
+    return True
 
 
 def test_nothing_is_named_before_it_is_complete(objects: Staging) -> None:
@@ -43,10 +45,6 @@ def test_no_room_is_told_of_and_no_ratio(objects: Staging) -> None:
 
 def test_whoever_waits_as_told_is_never_held_up(objects: Staging) -> None:
     data, waits = os.urandom(4 * PART + 5), 0
-    # The others leave memory for one part: this body must send it before it takes more.
-    others = [objects.writer(declared_size=PART) for _ in range(MEMORY // PART - 1)]
-    for other in others:
-        other.write(bytes(PART - 1))
     with objects.writer() as writer:
         for start in range(0, len(data), MIB):
             while waited(writer.waits_for(MIB)):
@@ -55,31 +53,25 @@ def test_whoever_waits_as_told_is_never_held_up(objects: Staging) -> None:
         staged = writer.finish()
     assert waits >= 1
     assert read(objects, staged.key) == data
-    for other in others:
-        other.abort()
 
 
-def test_memory_is_bounded_and_given_back(objects: Staging) -> None:
+def test_what_a_process_holds_is_bounded_and_given_back(objects: Staging) -> None:
+    bodies = [os.urandom(PART - 1) for _ in range(PARTS_HELD)]
     with ExitStack() as stack:
-        slow = [stack.enter_context(objects.writer()) for _ in range(MEMORY // PART + 1)]
-        for writer in slow[:-1]:
-            writer.write(bytes(PART - 1))
-        # One more may fill its part, so that somebody always can; the next one waits for it.
-        slow[-1].write(b"first")
+        slow = [stack.enter_context(objects.writer()) for _ in bodies]
+        # The first of them stay in memory, the others go to the disk.
+        for writer, body in zip(slow, bodies, strict=True):
+            writer.write(body)
         late = stack.enter_context(objects.writer())
-        future = late.waits_for(3)
-        assert future is not None
-        assert not future.done()
-        # What is small was held whole already: it waits for nobody.
+        with pytest.raises(StagingBusy):
+            late.write(b"late")
+        # What is small was held whole already: there is a place for it always.
         with objects.writer(declared_size=3) as writer:
             writer.write(b"abc")
             writer.finish()
-        assert not future.done()
-        assert slow.pop().finish().size == 5
-        assert future.done()
-        late.write(b"abc")
-        assert late.finish().size == 3
-    assert has_all_memory(objects)
+        for writer, body in zip(slow, bodies, strict=True):
+            assert read(objects, writer.finish().key) == body
+    assert has_all_places(objects)
 
 
 def test_an_upload_tells_who_writes_it(objects: Staging) -> None:
@@ -118,4 +110,4 @@ def test_a_store_that_fails_in_the_middle_ends_the_body(
     assert list(objects.channel.list(deadline=soon())) == []
     # The abort had no time either: the sweep finds the upload.
     assert len(list(objects.open_uploads(deadline=soon()))) == 1
-    assert has_all_memory(objects)
+    assert has_all_places(objects)
