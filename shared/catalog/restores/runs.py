@@ -21,7 +21,7 @@ from shared.catalog.models import (
 )
 from shared.catalog.payloads import RESTORE_RUN, RunRestore
 from shared.catalog.regions import region_of
-from shared.core.errors import ConflictError, NotFoundError
+from shared.core.errors import ConflictError, InvalidError, NotFoundError
 
 Policy = Literal["never", "if-newer", "always"]
 
@@ -76,8 +76,10 @@ def open_restore(
 ) -> Restore:
     """Open a restore with its task. `at` is the naive UTC of `spec.at`.
 
-    Raises NotFoundError (`backup_not_found`) when no complete run fits.
+    Raises NotFoundError (`backup_not_found`) when no complete run fits, and InvalidError
+    (`restore_mode`) for what the mode would not heed.
     """
+    _check_mode(spec)
     run_id = None
     if spec.mode == "keys":
         run_id = _choose_run(session, bucket, spec, at)
@@ -107,6 +109,22 @@ def open_restore(
     session.flush()
     session.refresh(restore)
     return restore
+
+
+def _check_mode(spec: RestoreSpec) -> None:
+    if spec.mode == "content":
+        unheeded = {
+            "at": spec.at is not None,
+            "run": spec.run is not None,
+            "policy": spec.policy != "never",
+        }
+    else:
+        unheeded = {"deep": spec.deep}
+    names = [name for name, is_given in unheeded.items() if is_given]
+    if names:
+        raise InvalidError(
+            f"mode `{spec.mode}` does not heed {' and '.join(names)}", code="restore_mode"
+        )
 
 
 def _choose_run(session: Session, bucket: Bucket, spec: RestoreSpec, at: dt.datetime | None) -> int:

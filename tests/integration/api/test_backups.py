@@ -199,6 +199,14 @@ def test_bad_rules_and_orders_are_refused(stack: Stack, vault: Path) -> None:
         assert client.post("/buckets/photos/backups").json()["code"] == "backup_rule_missing"
         assert client.post("/buckets/none/backups").status_code == 404
         assert client.get(f"/buckets/{BUCKET}/backups/1").status_code == 404
+        for order in (
+            {"mode": "content", "at": "2026-01-01T00:00:00Z"},
+            {"mode": "content", "run": 1},
+            {"mode": "content", "policy": "always"},
+            {"mode": "keys", "deep": True},
+        ):
+            refused = client.post(f"/buckets/{BUCKET}/restores", json=order)
+            assert (refused.status_code, refused.json()["code"]) == (400, "restore_mode"), order
         assert client.get(f"/buckets/{BUCKET}/restores/1/items").status_code == 404
     with stack.client("objects:read") as reader:
         assert reader.get("/losses").status_code == 403
