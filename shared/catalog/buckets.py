@@ -93,7 +93,8 @@ def put_bucket(
     the review's rules are others, unless they say that it is to be left.
     Raises InvalidError for a name that is none or a channel that is not known, ConflictError
     (`bucket_region_fixed`) for another region. Headers for origins are sealed by `secrets`. With
-    `catalogue`, SwitchedOffError for a new rule that needs a service this deployment does not have.
+    `catalogue`, SwitchedOffError for a new or changed rule that needs a service this deployment
+    does not have.
     """
     check_bucket_name(name)
     _check_channels(session, spec.channels)
@@ -101,7 +102,7 @@ def put_bucket(
     _check_backup(session, spec)
     bucket = _locked(session, tenant_id, name)
     created = bucket is None
-    backup_before = None if bucket is None else bucket.backup
+    before = {} if bucket is None else _rules(bucket)
     version_before = None if bucket is None else bucket.review_policy_version
     if bucket is None:
         bucket = Bucket(tenant_id=tenant_id, name=name, region=spec.region, created_at=utc_clock())
@@ -111,17 +112,13 @@ def put_bucket(
     elif bucket.region != spec.region:
         raise ConflictError("a bucket's region cannot change", code="bucket_region_fixed")
     else:
-        before = revision_of(bucket)
+        revision = revision_of(bucket)
         _fill(bucket, spec, secrets)
         session.flush()
-        if revision_of(bucket) != before:
+        if revision_of(bucket) != revision:
             begin_walk(session, bucket)
-            if catalogue is not None and bucket.lifecycle is not None:
-                catalogue.need("delete")
-    if catalogue is not None and set(spec.replica_channels) - set(bucket.replica_channels or ()):
-        catalogue.need("replica")
-    if catalogue is not None and bucket.backup not in (None, backup_before):
-        catalogue.need("backup")
+    if catalogue is not None:
+        _need_services(catalogue, bucket, spec, before)
     ensure_following(session, bucket)
     set_rules(session, bucket, spec.replica_channels)
     is_changed = not created and bucket.review_policy_version != version_before
@@ -211,6 +208,32 @@ def _fill(bucket: Bucket, spec: BucketSpec, secrets: SecretBox | None) -> None:
     bucket.backup = None if spec.backup is None else spec.backup.model_dump(mode="json")
     bucket.origin = _origin(bucket, spec, secrets)
     bucket.updated_at = utc_clock()
+
+
+def _rules(bucket: Bucket) -> dict[str, pydantic.BaseModel]:
+    """Return a bucket's rules by the queue of who carries them out, as this release reads them."""
+    kept: dict[str, tuple[type[pydantic.BaseModel], dict[str, Any] | None]] = {
+        "backup": (BackupPolicy, bucket.backup),
+        "delete": (Lifecycle, bucket.lifecycle),
+        "origin": (StoredOrigin, bucket.origin),
+        "review": (ReviewPolicy, bucket.review_policy),
+    }
+    return {
+        queue: model.model_validate(value)
+        for queue, (model, value) in kept.items()
+        if value is not None
+    }
+
+
+def _need_services(
+    catalogue: Catalogue, bucket: Bucket, spec: BucketSpec, before: dict[str, pydantic.BaseModel]
+) -> None:
+    """Raise SwitchedOffError for a rule, new or other than before, that nobody here carries out."""
+    for queue, rule in _rules(bucket).items():
+        if rule != before.get(queue):
+            catalogue.need(queue)
+    if set(spec.replica_channels) - set(bucket.replica_channels or ()):
+        catalogue.need("replica")
 
 
 def _check_backup(session: Session, spec: BucketSpec) -> None:

@@ -90,6 +90,8 @@ def copy_object(
     """
     check_key(order.source_key)
     check_key(order.target_key)
+    if order.lifetime.is_asked_for:
+        catalogue.need("delete")
     bucket = _share_buckets(session, order)
     source_id = find_object(session, order.source_bucket_id, order.source_key)
     if source_id is None:

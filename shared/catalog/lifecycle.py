@@ -77,6 +77,11 @@ class Lifetime:
     seconds: float | None = None
     is_kept: bool = False
 
+    @property
+    def is_asked_for(self) -> bool:
+        """Tell whether somebody asks for a deletion by this, rather than keeps what was asked."""
+        return not self.is_kept and (self.at is not None or self.seconds is not None)
+
     def end(self, now: dt.datetime) -> dt.datetime | None:
         """Return the end as naive UTC, None for none.
 

@@ -86,8 +86,10 @@ def commit_put(
     Content that the tenant has stored already becomes current at once (`instant`), in a reviewed
     bucket only with a passing verdict. Older unfinished work on the key is superseded, in a
     reviewed bucket only once this version has passed. Raises PreconditionError, NotFoundError
-    (`bucket_not_found`), TooLargeError and InvalidError; then nothing is written.
+    (`bucket_not_found`), TooLargeError, InvalidError and SwitchedOffError; then nothing is written.
     """
+    if staged.lifetime.is_asked_for:
+        catalogue.need("delete")
     put = lock_put(session, bucket_id, key, staged, conditions=conditions)
     return write_put(session, catalogue, put, trace_parent=trace_parent)
 
@@ -202,8 +204,11 @@ def instant_upload(
     `is_proven`: the client has shown that it really has it, which some buckets ask for. Raises
     ForbiddenError (`instant_upload_off`, `possession_unproven`) as the bucket's rule wants it.
     Raises NotFoundError (`content_unknown`) when the bytes must be sent: the content is not
-    stored, or a reviewed bucket has no passing verdict on it.
+    stored, or a reviewed bucket has no passing verdict on it. SwitchedOffError for a lifetime where
+    nobody deletes.
     """
+    if lifetime is not None and lifetime.is_asked_for:
+        catalogue.need("delete")
     if size < 0:
         raise InvalidError("a size is not negative", code="size_invalid")
     facts = Facts(
@@ -277,7 +282,10 @@ def _refuse_overwritten(session: Session, locked: LockedKey, generation: int) ->
     newer = sa.exists().where(
         Version.object_id == locked.row.id,
         Version.generation > generation,
-        Version.state.not_in((VersionState.REVIEWING, VersionState.BLOCKED)),
+        sa.or_(
+            Version.state.not_in((VersionState.REVIEWING, VersionState.BLOCKED)),
+            Version.stored_at.is_not(None),
+        ),
     )
     if session.scalar(sa.select(newer)):
         raise SupersededError("a later write of the key has won", generation=generation)

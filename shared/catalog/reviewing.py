@@ -79,7 +79,8 @@ def decide(
     Approval makes the version pending and enqueues its upload; rejection blocks it. The decision
     also counts as a verdict on the content. Raises NotFoundError (`review_not_found`) for an id
     that is not there or not this tenant's, ConflictError (`review_not_waiting`) when nobody is
-    asked, and ConflictError (`superseded`) when a newer version is readable already.
+    asked, ConflictError (`superseded`) when a newer version is readable already, and
+    SwitchedOffError for an approval where nobody stores.
     """
     decision = Decision.PASS if approve else Decision.REJECT
     ruling = Ruling(decision, by=by[:128], reason=reason, is_reusable=True)
@@ -116,6 +117,8 @@ def _decide_waiting(
         raise NotFoundError("there is no such review", code="review_not_found")
     if found.run_id != 0:
         return rechecking.decide_waiting(session, catalogue, found, ruling)
+    if ruling.decision is Decision.PASS and not overdue:
+        catalogue.need("upload")
     keep_bucket(session, found.version_id)
     locked = lock_version(session, found.version_id)
     review = lock_review(session, review_id)

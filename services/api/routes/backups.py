@@ -184,6 +184,8 @@ async def delete_backup(caller: CallerDep, bucket: BucketName, run_id: RunId) ->
     catalogue = caller.api.deps.catalogue
 
     def work(session: Session, principal: Principal) -> None:
+        # Without its pruning the run would be gone, and what only it names would stay.
+        catalogue.need("backup")
         run = _find(session, principal, bucket, run_id)
         prune_run(session, run.id)
         enqueue_prune(

@@ -113,6 +113,7 @@ async def put_a_reviewer(
             await vet_address(caller, url)
 
     def work(session: Session, principal: Principal) -> PutReviewer:
+        deps.catalogue.need("review")
         return put_reviewer(
             session,
             principal.tenant_id,

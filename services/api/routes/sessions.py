@@ -87,6 +87,8 @@ async def post_upload(request: Request, caller: CallerDep, upload: BeginUpload) 
 
     def work(session: Session, principal: Principal) -> tuple[dict[str, Any], bool]:
         api.deps.catalogue.need(QUEUE)
+        if spec.lifetime.is_asked_for:
+            api.deps.catalogue.need("delete")
         bucket = get_bucket(session, principal.tenant_id, upload.bucket)
         limits = limits_of(settings, bucket.max_object_bytes)
         if spec.size is not None and spec.size > limits.max_object_bytes:

@@ -210,6 +210,8 @@ async def patch_subscription(
     """
 
     def work(session: Session, principal: Principal) -> tuple[str, SubscriptionView]:
+        if change.is_enabled:
+            caller.api.deps.catalogue.need(QUEUE)
         found = find_subscription(session, principal.tenant_id, subscription_id, lock=True)
         enable(session, found, is_enabled=change.is_enabled)
         session.refresh(found)

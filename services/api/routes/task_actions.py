@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import sqlalchemy as sa
 from fastapi import APIRouter, Body
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
+from sqlalchemy.orm import Session
 
 from services.api.auth import actor
-from services.api.deps import CallerDep
+from services.api.deps import Caller, CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
 from services.api.posts import act_once
@@ -17,6 +19,7 @@ from services.api.routes.tasks import TaskId, visible_tenant
 from services.api.views import OrderBody
 from shared.catalog.accounts import Principal
 from shared.core.errors import ConflictError
+from shared.outbox.schema import tasks
 from shared.outbox.states import State
 
 router = APIRouter(tags=["tasks"], route_class=JsonRoute)
@@ -84,11 +87,12 @@ async def retry_task(
     """Run a failed or cancelled task again under the same id, going on from its checkpoint.
 
     A 409 says why it may not: it has not ended, something newer replaced it, or its key is taken.
-    Scope `tasks:write`.
+    A 501 where nobody serves its queue. Scope `tasks:write`.
     """
     wanted = order or RetryOrder(reason="", force=False)
 
     def act(principal: Principal) -> Answer:
+        _need_service(caller, principal, task_id)
         state = caller.api.deps.outbox.retry(
             task_id,
             by=actor(principal),
@@ -99,3 +103,19 @@ async def retry_task(
         return Answer(200, {"id": task_id, "state": str(state)})
 
     return await act_once(caller, "tasks:write", ticket, act)
+
+
+def _need_service(caller: Caller, principal: Principal, task_id: int) -> None:
+    """Raise SwitchedOffError for a task that would wait for ever."""
+    tenant_id = visible_tenant(principal, None)
+
+    def look(session: Session) -> str | None:
+        statement = sa.select(tasks.c.queue).where(tasks.c.id == task_id)
+        if tenant_id is not None:
+            statement = statement.where(tasks.c.tenant_id == tenant_id)
+        return session.scalar(statement)
+
+    deps = caller.api.deps
+    queue = deps.database.run_session(look, read_only=True)
+    if queue is not None:
+        deps.catalogue.need(queue)

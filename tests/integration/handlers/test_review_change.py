@@ -11,7 +11,7 @@ from shared.catalog import review_policy
 from shared.catalog.models import Blob, Review, ReviewRun
 from shared.catalog.quarantine import destroy, release
 from shared.catalog.reviewing import decide
-from shared.core.errors import ConflictError
+from shared.core.errors import ConflictError, SwitchedOffError
 from tests.integration.handlers.reviewing_again import (
     GOOD,
     NEW,
@@ -126,11 +126,19 @@ def test_content_that_passes_before_its_page_is_planned_once(stand: Stand) -> No
     assert (done.run.seen, done.run.planned, done.reviews) == (1, 1, {"passed": 1})
 
 
-def test_run_waits_for_somebody_who_serves_reviews(stand: Stand) -> None:
+def test_run_waits_for_somebody_who_serves_reviews(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored(stand, stand.bucket(**OLD), "odd", ODD)
     served = stand.catalogue
     stand.catalogue = replace(served, switched_off=frozenset({"review"}))
-    (run,) = change(stand, **NEW)
+    with pytest.raises(SwitchedOffError):
+        change(stand, **NEW)
+    # Another release judges differently: nobody has changed a rule through this one.
+    stand.bucket(**NEW)
+    monkeypatch.setattr(review_policy, "REVIEWERS_VERSION", 999)
+    passes(sweeper(stand), 2)
+    (run,) = stand.look(lambda session: list(session.scalars(sa.select(ReviewRun))))
     assert (run.state, run.task_id) == ("running", None)
     passes(sweeper(stand))
     assert stand.waiting("review") == []
