@@ -31,6 +31,14 @@ RUN_SECONDS = 240.0
 #: Removing staged files; they lie on a local or mounted file system.
 _REMOVE_SECONDS = 10.0
 
+#: What a run leaves as it is, and meets again: told alone, it would fill the log.
+_LEFT = (
+    "looked_at",
+    expiries.Outcome.HELD,
+    expiries.Outcome.UNREPLICATED,
+    expiries.Outcome.WAITING,
+)
+
 _log = structlog.get_logger("scheduler.expiry")
 
 
@@ -126,7 +134,8 @@ def object_expiry(parts: Parts) -> Tick:
             if stopping.is_set():
                 raise ShuttingDown("the scheduler stops")
 
-        tell(_log, "objects_expired", job.run_once(deadline=Deadline(RUN_SECONDS), check=check))
+        counts = job.run_once(deadline=Deadline(RUN_SECONDS), check=check)
+        tell(_log, "objects_expired", counts, looks=_LEFT)
 
     return Tick(
         "object_expiry",

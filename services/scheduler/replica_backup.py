@@ -43,7 +43,8 @@ def replica_backup(parts: Parts, metrics: Metrics) -> Tick:
     job = ReplicaJob(db, parts.catalogue, parts.channels, limits(parts.settings))
 
     def act(stopping: threading.Event) -> None:
-        tell(_log, "replicas_looked_after", job.run_once(_check(stopping)))
+        counts = job.run_once(_check(stopping))
+        tell(_log, "replicas_looked_after", counts, looks=("checked", "compared"))
         db.run_session(gauges.measure, read_only=True)
 
     return Tick(

@@ -130,8 +130,12 @@ def test_a_turn_tells_what_it_has_done_and_no_zeros() -> None:
         tell(log, "sweep_done", {"forgotten": 2, "failed": 0}, sweep="bodies")
         tell(log, "sweep_done", {"forgotten": 0}, sweep="answers")
         tell(log, "sweep_done", {})
+        tell(log, "objects_expired", {"held": 3, "deleted": 0}, looks=("held",))
+        tell(log, "objects_expired", {"held": 3, "deleted": 1}, looks=("held",))
     assert seen == [
         {"event": "sweep_done", "log_level": "info", "sweep": "bodies", "forgotten": 2},
         {"event": "sweep_done", "log_level": "debug", "sweep": "answers"},
         {"event": "sweep_done", "log_level": "debug"},
+        {"event": "objects_expired", "log_level": "debug", "held": 3},
+        {"event": "objects_expired", "log_level": "info", "held": 3, "deleted": 1},
     ]
