@@ -22,6 +22,7 @@ from shared.catalog.channel_catalogue import ChannelCatalogue
 from shared.catalog.context import Catalogue
 from shared.catalog.optional_reviewers import OptionalReviewers
 from shared.catalog.secret_box import SecretBox
+from shared.core.failpoints import failpoint
 from shared.fetch import Fetcher, FetchPolicy
 from shared.outbox.db import Database
 from shared.outbox.outbox import Outbox
@@ -90,7 +91,15 @@ class Caller:
 
         It may run twice, so it has no effects outside the session.
         """
-        return await self.api.work.write(lambda session: work(session, self.enter(session, scope)))
+
+        def written(session: Session) -> T:
+            answer = work(session, self.enter(session, scope))
+            failpoint("api.write.written")
+            return answer
+
+        answer = await self.api.work.write(written)
+        failpoint("api.write.committed")
+        return answer
 
     def enter(self, session: Session, scope: str) -> Principal:
         """Return who it is. Raises UnauthorizedError or ForbiddenError."""

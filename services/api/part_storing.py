@@ -56,6 +56,7 @@ def store_part(
         nonlocal written
         written = None
         written = put_part(session, order.tenant_id, order.upload_id, part, order.limits)
+        failpoint("uploads.part_written")
         return written
 
     try:

@@ -77,6 +77,7 @@ def store(
             conditions=order.conditions,
             trace_parent=order.trace_parent,
         )
+        failpoint("api.put.written")
         return written
 
     try:

@@ -131,7 +131,7 @@ class Tenant:
             admin.post("/tenants", json={"id": self.name}).raise_for_status()
             scopes = [
                 f"{what}:{right}"
-                for what in ("objects", "buckets", "tasks", "reviews")
+                for what in ("objects", "buckets", "tasks", "reviews", "backups")
                 for right in ("read", "write")
             ]
             order = {"scopes": scopes, "label": "acceptance"}

@@ -14,11 +14,13 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import boto3
+import httpx
 import sqlalchemy as sa
 from botocore.config import Config
 
@@ -27,6 +29,7 @@ from services.cli.embedded import Layout, free_port, stack_variables
 from services.cli.supervisor import python_environment
 from shared.outbox.schema import tasks
 from shared.runtime.settings import load_settings
+from tests.faults.steps import Run
 from tests.servers.mariadb import MariaDB
 from tests.servers.redis import RedisServer
 from tests.servers.rgw import CephRGW
@@ -36,8 +39,10 @@ from tests.support.nursery import Child, Nursery, open_nursery
 
 #: Seconds that anything may take on a machine that does other work as well.
 PATIENCE = 40.0
-CHANNELS = ("main", "spare", "shaky", "vault")
+CHANNELS = ("main", "spare", "shaky", "slow", "vault")
 ENDED = ("completed", "failed", "cancelled")
+#: Slow enough for a lease to be renewed, with few places at a time.
+SLOW = {"BANDWIDTH_BYTES_PER_SECOND": str(8 * 1024 * 1024), "MAX_RUNNING": "8"}
 #: What the dead leave behind, which sweeps take away: it may be there for a while, and only that.
 LEFTOVERS = {"I3", "I4", "I16", "I17"}
 
@@ -50,7 +55,7 @@ SETTINGS = {
     "BLOX_OUTBOX__MAX_RECOVERIES": "1000",
     "BLOX_OUTBOX__DISPATCH_LEASE_SECONDS": "2",
     "BLOX_OUTBOX__DISPATCH_MARGIN_SECONDS": "0.5",
-    "BLOX_OUTBOX__DISPATCHED_GRACE_SECONDS": "0.3",
+    "BLOX_OUTBOX__DISPATCHED_GRACE_SECONDS": "1",
     "BLOX_OUTBOX__GONE_AFTER_SECONDS": "0.3",
     "BLOX_OUTBOX__NODE_SECONDS": "0.5",
     "BLOX_SCHEDULER__CLEANUP_SECONDS": "1",
@@ -62,6 +67,7 @@ SETTINGS = {
     "BLOX_STAGING__MAX_AGE_SECONDS": "2",
     "BLOX_STAGING__TRASH_SECONDS": "1",
     "BLOX_GRACE_SECONDS": "0",
+    "BLOX_REPLICAS__AGAIN_SECONDS": "0.2",
     "BLOX_WORKER__THREADS": "2",
     "BLOX_API__MIN_PART_BYTES": "1",
     "BLOX_FETCH__ALLOW": '["127.0.0.0/8:*"]',
@@ -92,8 +98,6 @@ class Ground:
         self.api_url = f"http://127.0.0.1:{self._port}"
         self.settings = load_settings(variables)
         self.admin_key = ""
-        #: Step -> seconds until the process had died there.
-        self.killed: dict[str, float] = {}
 
     def prepare(self) -> None:
         """Make the schema, the channels and the first key."""
@@ -102,6 +106,11 @@ class Ground:
         self.admin_key = prepare_catalogue(
             self.settings, key_file=self._directory / "admin.key"
         ).key
+
+    @property
+    def workers(self) -> list[str]:
+        """The services with a living process, beside API and scheduler."""
+        return [name for name in self._living if name not in ("api", "scheduler")]
 
     # -- processes ---------------------------------------------------------------------------
 
@@ -125,6 +134,12 @@ class Ground:
             for child in children:
                 child.stop()
 
+    def kill(self, service: str) -> None:
+        """Kill every process of a service: it does nothing more from here on."""
+        for child in self._living.pop(service, []):
+            child.signal(signal.SIGKILL)
+            child.wait(5.0)
+
     def need(self, *services: str) -> None:
         """See to it that one process of each of these services runs."""
         for service in services:
@@ -138,35 +153,58 @@ class Ground:
         if code is None:
             child.signal(signal.SIGTERM)
         assert code == -signal.SIGKILL, f"{step}: nobody died there ({code}):\n{child.tail()}"
-        self.killed[step] = time.monotonic() - began
+        print(f"{step}: died after {time.monotonic() - began:.2f} s")
 
     # -- what is to be killed ----------------------------------------------------------------
 
     def kill_in_task(
-        self, queue: str, steps: Sequence[str], cause: Callable[[], int], **more: str
+        self, queue: str, run: Run, cause: Callable[[], int], *, is_left: bool = False
     ) -> int:
-        """Let one execution after the other die, each at the next step; then one does the rest.
+        """Let one worker after the other die, each at the next step; then one does the rest.
 
         `cause` makes a task and returns its id: again whenever the last one has ended. Returns the
-        id of the last task, which has completed.
+        id of the last task, which has completed, unless it `is_left` as it is and nobody works.
         """
         task_id = 0
         self.stop(queue)
-        for step in steps:
-            child = self.start(queue, die_at=step, **more)
+        for step in run:
             if not task_id or self.state(task_id) in ENDED:
                 task_id = cause()
-            self.dies(child, step)
-        self.start(queue, **more)
-        self.completed(task_id)
+            self.dies(self.start(queue, die_at=step), step)
+        if not is_left:
+            self.start(queue)
+            self.completed(task_id)
         return task_id
 
-    def kill_in_request(self, service: str, step: str, request: Callable[[], object]) -> None:
-        """Let a process die at a step that `request` brings it to; nobody else serves meanwhile."""
-        self.stop(service)
-        child = self.start(service, die_at=step)
-        request()
-        self.dies(child, step)
+    def kill_in_request(self, run: Run, request: Callable[[], object]) -> None:
+        """Let one API after the other die of a request, each at the next step."""
+        self.stop("api")
+        for step in run:
+            child = self.start("api", die_at=step)
+            with contextlib.suppress(httpx.TransportError):
+                request()
+            self.dies(child, step)
+        self.start("api")
+
+    def kill_in_requests(self, run: Run, request: Callable[[], object]) -> None:
+        """As `kill_in_request`, of one of many requests: only some meet the step."""
+
+        def until_it_dies() -> None:
+            child = self._living["api"][-1]
+            eventually(lambda: request() and child.wait(0.2), PATIENCE, message="one request dies")
+
+        self.kill_in_request(run, until_it_dies)
+
+    def kill_scheduler(self, step: str) -> None:
+        """Let a scheduler die at a step; nobody schedules afterwards."""
+        self.kill("scheduler")
+        self.dies(self.start("scheduler", die_at=step), step)
+
+    def hand_over(self, task_id: int) -> None:
+        """Let a task that lost its worker come back as far as the queue; then nobody schedules."""
+        there = ("dispatching", "dispatched")
+        eventually(lambda: self.state(task_id) in there, PATIENCE, message=f"{task_id} comes back")
+        self.stop("scheduler")
 
     # -- looks -------------------------------------------------------------------------------
 
@@ -181,15 +219,22 @@ class Ground:
         eventually(lambda: self.state(task_id) in ENDED, PATIENCE, message=f"task {task_id} ends")
         assert self.state(task_id) == "completed"
 
-    def newest(self, kind: str, *, after: int = 0) -> int:
-        """Wait for a task of a kind and return the newest one's id."""
-        query = sa.select(sa.func.max(tasks.c.id)).where(tasks.c.kind == kind, tasks.c.id > after)
+    def last(self, kind: str) -> int:
+        """Return the id of the newest task of a kind, 0 when there is none."""
+        query = sa.select(sa.func.max(tasks.c.id)).where(tasks.c.kind == kind)
+        with self.engine.connect() as connection:
+            return int(connection.scalar(query) or 0)
 
-        def look() -> int:
-            with self.engine.connect() as connection:
-                return int(connection.scalar(query) or 0)
+    def made_by(self, act: Callable[[], object], kind: str) -> int:
+        """Return the task of a kind that `act` makes."""
+        before = self.last(kind)
+        act()
+        is_new = partial(self._newer, kind, before)
+        return eventually(is_new, PATIENCE, message=f"a new task {kind}")
 
-        return eventually(look, PATIENCE, message=f"a task {kind}")
+    def _newer(self, kind: str, before: int) -> int:
+        found = self.last(kind)
+        return found if found > before else 0
 
     def open_tasks(self) -> list[tuple[str, str, int]]:
         """Return kind, state and number of what has not ended."""
@@ -216,11 +261,14 @@ class Ground:
 
         Only what the dead left behind may still lie about for a while.
         """
+        began = time.monotonic()
         self.become_quiet()
+        print(f"quiet after {time.monotonic() - began:.2f} s")
         until = time.monotonic() + PATIENCE
         while found := self.check():
             assert {item["invariant"] for item in found} <= LEFTOVERS, found
             assert time.monotonic() < until, found
+        print(f"clean after {time.monotonic() - began:.2f} s")
 
     def check(self) -> list[dict[str, str]]:
         """Return what `blox check --deep` finds now."""
@@ -232,6 +280,18 @@ class Ground:
         assert child.wait(PATIENCE) in (0, 1), child.tail()
         found: list[dict[str, str]] = json.loads(out.read_text())
         return found
+
+    def lose(self, channel: str, *contents: bytes) -> None:
+        """Let a channel lose these contents, whoever has them; all that it has without any."""
+        bucket = self.buckets[channel]
+        found = self.s3.list_objects_v2(Bucket=bucket).get("Contents", ())
+        sizes = {len(content) for content in contents}
+        for item in found:
+            if contents and item["Size"] not in sizes:
+                continue
+            body = self.s3.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
+            if not contents or body in contents:
+                self.s3.delete_object(Bucket=bucket, Key=item["Key"])
 
     # -- within ------------------------------------------------------------------------------
 
@@ -287,6 +347,7 @@ def open_ground(
                 "PART_BYTES": str(5 * 1024 * 1024),
                 "BREAKER_FAILURES": "1000",
                 **access,
+                **(SLOW if name == "slow" else {}),
             }
             given |= {f"BLOX_CHANNELS__{name.upper()}__{key}": one for key, one in own.items()}
         own = {"KIND": "s3", "ENDPOINT": server.endpoint, "BUCKET": buckets["staging"], **access}

@@ -34,9 +34,10 @@ from shared.catalog.models import (
     by_index,
     utc_now,
 )
-from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
+from shared.catalog.sweeps.context import PAGE_ROWS, Gone, Pass, SweepContext
 from shared.catalog.sweeps.locations import Intent, is_over, read_writers
 from shared.catalog.sweeps.open_rows import pages_of_open
+from shared.core.failpoints import failpoint
 from shared.outbox.db import Database
 from shared.storage.errors import ChannelError
 
@@ -98,6 +99,7 @@ class BackupSweep:
                                 session, one.location_id
                             )
                         )
+                        failpoint("sweep.content_condemned")
 
     def _intents(self, after: int, age_seconds: float) -> Sequence[Intent]:
         return self._db.run_session(
@@ -105,29 +107,44 @@ class BackupSweep:
         )
 
     def _probe(self, turn: Pass) -> None:
-        """Remove what a late write may have left under the key of a tombstone; once."""
+        """Remove what a late write may have left under the key of a tombstone; once.
+
+        A target that fails, or that the catalogue does not know, holds up no other.
+        """
         away: set[str] = set()
+        while not turn.is_over and (page := self._unprobed(away)):
+            for place in page:
+                if turn.is_over:
+                    return
+                if place.channel not in away and self._channels.find(place.channel) is None:
+                    self._gone.note(place.channel)
+                    away.add(place.channel)
+                if place.channel not in away and turn.may_remove(
+                    "probed", content_id=place.location_id, target=place.channel
+                ):
+                    away |= set() if self._probe_one(place, turn) else {place.channel}
+            if self._limits.dry_run:
+                return  # The same again and again.
+
+    def _unprobed(self, away: set[str]) -> Sequence[Place]:
         age_seconds = self._limits.tombstone_seconds
-        page = self._db.run_session(
-            lambda session: unprobed_contents(session, age_seconds=age_seconds, limit=PAGE_ROWS),
+        return self._db.run_session(
+            lambda session: unprobed_contents(
+                session, age_seconds=age_seconds, limit=PAGE_ROWS, away=away
+            ),
             read_only=True,
         )
-        for place in page:
-            if turn.is_over:
-                return
-            if place.channel not in away and turn.may_remove(
-                "probed", content_id=place.location_id, target=place.channel
-            ):
-                away |= set() if self._probe_one(place, turn) else {place.channel}
 
     def _probe_one(self, place: Place, turn: Pass) -> bool:
         found = self._channels.find(place.channel)
-        if found is not None:
-            try:
-                erase_bytes(found[0], place, deadline=turn.deadline.within(PLACE_SECONDS))
-            except ChannelError:
-                turn.counts["probes_failed"] += 1
-                return False
+        if found is None:
+            return False
+        try:
+            erase_bytes(found[0], place, deadline=turn.deadline.within(PLACE_SECONDS))
+        except ChannelError:
+            turn.counts["probes_failed"] += 1
+            return False
+        failpoint("sweep.content_probed")
         self._db.run_session(lambda session: note_probe(session, place.location_id))
         return True
 

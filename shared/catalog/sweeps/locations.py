@@ -24,7 +24,8 @@ from shared.catalog.models import (
     utc_clock,
     utc_now,
 )
-from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
+from shared.catalog.sweeps.context import PAGE_ROWS, Gone, Pass, SweepContext
+from shared.core.failpoints import failpoint
 from shared.outbox.schema import tasks
 from shared.outbox.states import TERMINAL
 from shared.storage.errors import ChannelError
@@ -63,6 +64,7 @@ class LocationSweep:
         self._db = context.db
         self._channels = context.channels
         self._limits = context.limits
+        self._gone = Gone(self.name)
 
     def run(self, turn: Pass) -> None:
         """Make one pass. What it condemns loses its bytes in the next one."""
@@ -106,39 +108,47 @@ class LocationSweep:
     def _condemn(self, location_id: int) -> bool:
         if self._limits.dry_run:
             return False
-        return self._db.run_session(lambda session: condemn_intent(session, location_id))
+        is_condemned = self._db.run_session(lambda session: condemn_intent(session, location_id))
+        failpoint("sweep.condemned")
+        return is_condemned
 
     def _probe_tombstones(self, turn: Pass) -> None:
         """Remove what a late write may have left under the key of a tombstone; once.
 
-        A channel that fails is left alone for the rest of the pass: it holds up no other.
+        A channel that fails is left alone for the rest of the pass: it holds up no other. On one
+        that the catalogue does not know they stay due: it may be back with all that is on it.
         """
         away: set[str] = set()
         after: Tombstone | None = None
-        while not turn.is_over and (page := self._unprobed(after)):
+        while not turn.is_over and (page := self._unprobed(after, away)):
             after = page[-1]
             for tombstone in page:
                 place = tombstone.place
+                if place.channel not in away and self._channels.find(place.channel) is None:
+                    self._gone.note(place.channel)
+                    away.add(place.channel)
                 if place.channel not in away and turn.may_remove(
                     "probed", location_id=place.location_id, channel=place.channel
                 ):
                     away |= set() if self._probe(place, turn) else {place.channel}
 
-    def _unprobed(self, after: Tombstone | None) -> Sequence[Tombstone]:
+    def _unprobed(self, after: Tombstone | None, away: set[str]) -> Sequence[Tombstone]:
         age_seconds = self._limits.tombstone_seconds
         return self._db.run_session(
-            lambda session: _unprobed(session, age_seconds, after), read_only=True
+            lambda session: _unprobed(session, age_seconds, after, away), read_only=True
         )
 
     def _probe(self, place: Place, turn: Pass) -> bool:
         found = self._channels.find(place.channel)
-        if found is not None:
-            try:
-                erase_bytes(found[0], place, deadline=turn.deadline.within(PLACE_SECONDS))
-            except ChannelError:
-                # Not probed then: the next pass tries again.
-                turn.counts["probes_failed"] += 1
-                return False
+        if found is None:
+            return False
+        try:
+            erase_bytes(found[0], place, deadline=turn.deadline.within(PLACE_SECONDS))
+        except ChannelError:
+            # Not probed then: the next pass tries again.
+            turn.counts["probes_failed"] += 1
+            return False
+        failpoint("sweep.probed")
         self._db.run_session(lambda session: _note_probe(session, place.location_id))
         return True
 
@@ -216,11 +226,14 @@ def _condemned_places(session: Session) -> list[Place]:
     ]
 
 
-def _unprobed(session: Session, age_seconds: float, after: Tombstone | None) -> Sequence[Tombstone]:
+def _unprobed(
+    session: Session, age_seconds: float, after: Tombstone | None, away: set[str]
+) -> Sequence[Tombstone]:
     statement = sa.select(Location).where(
         Location.state == LocationState.TOMBSTONE,
         Location.probed_at.is_(None),
         Location.tombstone_at <= utc_now(-age_seconds),
+        Location.channel.not_in(sorted(away)),
     )
     if after is not None:
         statement = statement.where(

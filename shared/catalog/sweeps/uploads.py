@@ -16,6 +16,7 @@ from shared.catalog.erasing import PLACE_SECONDS
 from shared.catalog.sweeps.context import PAGE_ROWS, Pass, SweepContext
 from shared.catalog.sweeps.named_keys import intent_keys
 from shared.core.clock import utc_now
+from shared.core.failpoints import failpoint
 from shared.storage.errors import ChannelError
 
 #: Keys as `fresh_key` makes them. Others in the same bucket are not ours to abort.
@@ -89,6 +90,7 @@ class UploadSweep:
             )
         except ChannelError:
             turn.counts["aborts_failed"] += 1
+        failpoint("sweep.aborted")
 
     def _sweep_temporary(self, turn: Pass) -> None:
         """Remove what killed writers left in the temporary areas of channels that have one."""

@@ -1,0 +1,208 @@
+"""SIGKILL at every step of replica, origin, backup and restore, on MariaDB, Redis and Ceph RGW.
+
+As in the tests of storing: each worker dies at one step and another goes on to the next.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from shared.catalog.payloads import (
+    BACKUP_ITEM,
+    BACKUP_PRUNE,
+    REPLICA_COPY,
+    RESTORE_BLOB,
+)
+from tests.acceptance.product import PART_BYTES, object_path, random_bytes
+from tests.faults.files import Files
+from tests.faults.ground import PATIENCE, Ground
+from tests.faults.steps import AUDIT, BACKUP, BACKUP_SWEEPS, ORIGIN, REPLICA, REQUESTS, RESTORE
+from tests.support.eventually import eventually
+from tests.support.upstream import Asked, Upstream, answer, ranged
+
+pytestmark = pytest.mark.timeout(300)
+
+MIB = 1024 * 1024
+SMALL = 70_000
+LARGE = 2 * PART_BYTES + 1000
+BACKED_UP = {"target": "vault", "keep_runs": 1, "grace_seconds": 0}
+
+
+def test_replica(ground: Ground, files: Files) -> None:
+    tenant, http = files.tenant, files.tenant.http
+    tenant.bucket("copied", replica_channels=["spare"])
+    tenant.bucket("failing", replica_channels=["shaky"])
+
+    def copy(bucket: str) -> int:
+        return ground.made_by(lambda: files.store(LARGE, bucket), REPLICA_COPY)
+
+    ground.kill_in_task("replica", REPLICA["copy"], lambda: copy("copied"))
+    ground.gate.shut()
+    failing = REPLICA["failing"]
+    ground.kill_in_task("replica", failing, lambda: copy("failing"), is_left=True)
+    ground.gate.open()
+    ground.need("replica")
+
+    tenant.bucket("else", "spare")
+    tenant.bucket("broken", "shaky")
+    count = 0
+
+    def copy_object(bucket: str) -> int:
+        nonlocal count
+        count += 1
+        # New content each time: what is on the channel already needs no bytes.
+        path = files.store(LARGE)
+        files.contents[f"{bucket}/copy-{count}"] = files.contents[path]
+        order = {"bucket": bucket, "key": f"copy-{count}"}
+        begun = http.post(f"{object_path(path)}:copy", json=order)
+        assert begun.status_code == 202, begun.text
+        return int(begun.json()["task_id"])
+
+    ground.kill_in_task("replica", REPLICA["object"], lambda: copy_object("else"))
+    ground.stop("replica")
+    ground.gate.shut()
+    failing = REPLICA["object failing"]
+    ground.kill_in_task("replica", failing, lambda: copy_object("broken"), is_left=True)
+    ground.gate.open()
+    ground.need("replica")
+    files.clean("replica")
+
+    for step in AUDIT["compared"]:
+        ground.kill_scheduler(step)
+    ground.lose("spare")
+    for step in AUDIT["looked"]:
+        ground.kill_scheduler(step)
+    ground.need("scheduler", "replica", "restore")
+    files.clean("replica", "restore")
+    tenant.bucket("copied", replica_channels=[])
+    for step in AUDIT["let go"]:
+        ground.kill_scheduler(step)
+    files.clean("replica", "restore")
+
+
+def test_origin(ground: Ground, files: Files) -> None:
+    tenant, http = files.tenant, files.tenant.http
+    count = 0
+    with Upstream() as upstream:
+        source = {"url": upstream.url}
+        rule = {"sources": [source], "tries": 12, "mode": "background"}
+        tenant.bucket("mirror", origin={"rules": [rule]})
+
+        def begin(key: str) -> int:
+            order = {"key": key}
+            begun = http.post("/buckets/mirror/origin-pulls", json=order).raise_for_status()
+            return int(begun.json()["task_id"])
+
+        def small() -> int:
+            nonlocal count
+            count += 1
+            content = random_bytes(SMALL)
+            upstream.routes[f"/small-{count}"] = answer(content)
+            files.contents[f"mirror/small-{count}"] = content
+            return begin(f"small-{count}")
+
+        def large() -> int:
+            content = random_bytes(3 * MIB)
+            upstream.routes["/large"] = breaking(content)
+            files.contents["mirror/large"] = content
+            return begin("large")
+
+        ground.need("upload")
+        ground.kill_in_task("origin", ORIGIN["small"], small)
+        ground.kill_in_task("origin", ORIGIN["resumed"], large)
+
+        content = random_bytes(SMALL)
+        upstream.routes["/asked"] = answer(content)
+        pull = http.build_request("GET", object_path("mirror/asked"))
+        ground.kill_in_request(REQUESTS["pull"], lambda: http.send(pull))
+        eventually(lambda: tenant.get("mirror/asked").content == content, PATIENCE)
+        files.contents["mirror/asked"] = content
+        files.clean("origin")
+
+
+def breaking(content: bytes) -> Callable[[socket.socket, Asked], None]:
+    """Break off in the middle of an answer without a length; ranges are served to the end."""
+    again = ranged(content)
+
+    def script(connection: socket.socket, asked: Asked) -> None:
+        if "range" in asked.headers:
+            again(connection, asked)
+            return
+        head = 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nETag: "v1"\r\n\r\n'
+        half = content[: 2 * MIB]
+        connection.sendall(head.encode() + b"%x\r\n" % len(half) + half + b"\r\n")
+
+    return script
+
+
+def test_backup_and_restore(ground: Ground, files: Files) -> None:
+    tenant, http = files.tenant, files.tenant.http
+    tenant.bucket("kept", backup=BACKED_UP)
+    tenant.bucket("swept", backup=BACKED_UP)
+    tenant.bucket("failing", backup={**BACKED_UP, "target": "shaky"})
+
+    def back_up(bucket: str) -> int:
+        begun = http.post(f"/buckets/{bucket}/backups").raise_for_status()
+        return int(begun.json()["task_id"])
+
+    files.store(SMALL, "failing")
+    kept = [files.store(LARGE, "kept") for _ in range(4)]
+    ground.gate.shut()
+    failing = BACKUP["failing"]
+    ground.kill_in_task("backup", failing, lambda: back_up("failing"), is_left=True)
+    ground.gate.open()
+    ground.kill_in_task("backup", BACKUP["run"], lambda: back_up("kept"))
+    files.clean("backup")
+
+    files.store(LARGE, "swept")
+    ground.stop("backup")
+    child = ground.start("backup", die_at="backup.after_bytes")
+    item = ground.made_by(lambda: back_up("swept"), BACKUP_ITEM)
+    ground.dies(child, "backup.after_bytes")
+    ground.hand_over(item)
+    ground.need("backup")
+    ground.completed(item)
+    for step in BACKUP_SWEEPS["sweeps"]:
+        ground.kill_scheduler(step)
+
+    def lose() -> int:
+        path = kept[0]
+        ground.lose("main", files.contents[path])
+        return ground.made_by(lambda: tenant.get(path), RESTORE_BLOB)
+
+    ground.kill_in_task("restore", RESTORE["blob"], lose)
+    files.clean("backup", "restore")
+
+    def search() -> int:
+        ground.lose("main", files.contents[kept[1]])
+        begun = http.post("/buckets/kept/restores", json={"mode": "content"}).raise_for_status()
+        return int(begun.json()["task_id"])
+
+    def bring_back() -> int:
+        for path in kept[2:]:
+            http.delete(object_path(path))
+        ground.need("delete")
+        ground.become_quiet()
+        begun = http.post("/buckets/kept/restores", json={"mode": "keys"}).raise_for_status()
+        return int(begun.json()["task_id"])
+
+    ground.kill_in_task("restore", RESTORE["search"], search)
+    ground.become_quiet()
+    ground.kill_in_task("restore", RESTORE["keys"], bring_back)
+    files.clean("backup", "restore")
+
+    # The next run takes the place of the first, whose pruning begins at once.
+    tenant.delete(kept[3])
+    del files.contents[kept[3]]
+    ground.need("delete")
+    ground.become_quiet()
+    ground.stop("backup")
+    first_step = next(iter(BACKUP["prune"]))
+    child = ground.start("backup", die_at=first_step)
+    back_up("kept")
+    ground.dies(child, first_step)
+    ground.kill_in_task("backup", BACKUP["prune"], lambda: ground.last(BACKUP_PRUNE))
+    files.clean("backup", "restore")
