@@ -62,6 +62,6 @@ def on_threads(
         stopping.set()
         scans.join(10)
         outbox.stop_consuming()
-        outbox.drain(5)
+        outbox.drain(2)
         outbox.close(5)
         engine.dispose()

@@ -18,7 +18,7 @@ from shared.catalog.restores.losses import FoundBy, losses_to_try, try_again
 from shared.core.clock import Deadline
 from shared.core.errors import ConflictError, NotFoundError
 from shared.storage.body import Body
-from shared.storage.errors import ChannelUnavailable
+from shared.storage.errors import ChannelFull, ChannelUnavailable
 from tests.support.backups import TARGET, BackupStand
 from tests.support.handlers import PART_BYTES
 from tests.support.outbox import Thread
@@ -203,6 +203,31 @@ def test_the_channel_switched_off_is_restored_to_the_next_of_the_bucket(
         ("a", "condemned"),
         ("b", "stored"),
     ]
+
+
+def test_a_full_channel_is_passed_over_and_without_room_anywhere_it_waits(
+    stand: BackupStand,
+) -> None:
+    bucket = stand.backed_up()
+    version = stand.stored(bucket, "k", b"k")
+    stand.back_up(bucket)
+    stand.lose(version)
+    for name in ("a", "b"):
+        stand.channels.faulty[name].fail_next("put", ChannelFull("no space"))
+    task = stand.report(version)
+    assert stand.work(task) == "blocked"
+    row = stand.task(task)
+    assert (row["attempt"], row["resource_key"]) == (0, "channel:a")
+    assert "no space" in row["error_detail"]
+    stand.channels.faulty["a"].fail_next("put", ChannelFull("no space"))
+    assert stand.work(task) == "completed"
+    assert {(one.channel, one.state) for one in stand.locations()} == {
+        ("a", "condemned"),
+        ("a", "intent"),
+        ("b", "intent"),
+        ("b", "stored"),
+    }
+    assert stand.stored_bytes(version) == b"k"
 
 
 def test_another_copy_that_is_lost_as_well_does_not_pass_for_the_good_one(

