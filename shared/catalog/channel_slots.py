@@ -158,7 +158,7 @@ class ChannelSlots:
             )
 
         with (
-            self._shares.enter(channel, silent_seconds, refusal=refusal) as share,
+            self._shares.enter(channel, silent_seconds, refusal=refusal, owner=execution) as share,
             execution.guarded(share.check),
         ):
             yield

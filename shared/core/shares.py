@@ -31,10 +31,12 @@ class Share:
         name: str,
         silent_seconds: Callable[[], float],
         refusal: Callable[[], ResourceBusy],
+        owner: object,
         began: float,
     ) -> None:
         self._shares = shares
         self.name = name
+        self.owner = owner
         self.silent_seconds = silent_seconds
         self.refusal = refusal
         self.began = began
@@ -77,13 +79,15 @@ class Shares:
         silent_seconds: Callable[[], float],
         *,
         refusal: Callable[[], ResourceBusy],
+        owner: object = None,
     ) -> Iterator[Share]:
-        """Use something in the block.
+        """Use something in the block. An `owner` has one thread, however much it uses.
 
         Raises what `refusal` makes when it is silent and has its threads; so does `Share.check`
         later, for those who came when it had none to spare. To leave counts no attempt.
         """
-        share = Share(self, name, silent_seconds, refusal, self._clock())
+        owner = object() if owner is None else owner
+        share = Share(self, name, silent_seconds, refusal, owner, self._clock())
         if not self._admit(share):
             raise refusal()
         try:
@@ -99,19 +103,16 @@ class Shares:
         with self._lock:
             if self._clock() - share.began < self._silent_seconds:
                 return False
-            ahead = 0
-            for other in self._inside:
-                if other is share:
-                    return ahead >= self.most
-                ahead += self._is_silent(other)
-        return False
+            waiting = self._waiting()
+        # It may have been answered in this very moment.
+        return share.owner in waiting and waiting.index(share.owner) >= self.most
 
     def _admit(self, share: Share) -> bool:
         with self._lock:
             if self.most is not None:
                 if not self._is_silent(share):
                     self._looks.pop(share.name, None)
-                elif not self._has_room():
+                elif not self._has_room(share):
                     if not self._may_look(share.name):
                         return False
                     self._note_look(share.name)
@@ -121,8 +122,13 @@ class Shares:
     def _is_silent(self, share: Share) -> bool:
         return share.silent_seconds() >= self._silent_seconds
 
-    def _has_room(self) -> bool:
-        return self.most is None or sum(map(self._is_silent, self._inside)) < self.most
+    def _waiting(self) -> list[object]:
+        """Return who waits for what is silent, in the order in which they came."""
+        return list(dict.fromkeys(one.owner for one in self._inside if self._is_silent(one)))
+
+    def _has_room(self, share: Share) -> bool:
+        waiting = self._waiting()
+        return self.most is None or len(waiting) < self.most or share.owner in waiting
 
     def _may_look(self, name: str) -> bool:
         """Tell whether one may find out if something is still silent, beside those it has."""

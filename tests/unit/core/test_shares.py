@@ -28,14 +28,14 @@ class World:
         self.silence: defaultdict[str, float] = defaultdict(float)
         self.stack = ExitStack()
 
-    def enter(self, name: str) -> Share:
+    def enter(self, name: str, owner: object = None) -> Share:
         """Use a name until the test ends."""
 
         def refusal() -> ResourceBusy:
             return ResourceBusy(resource=name)
 
         return self.stack.enter_context(
-            self.shares.enter(name, lambda: self.silence[name], refusal=refusal)
+            self.shares.enter(name, lambda: self.silence[name], refusal=refusal, owner=owner)
         )
 
     def enters(self, name: str) -> bool:
@@ -89,6 +89,15 @@ def test_all_silent_names_together_have_one_share(world: World) -> None:
     shares = [world.enter(name) for name in ("one", "two", "three", "four") * 2]
     world.wait("one", "two", "three", "four")
     assert sum(map(leaves, shares)) == 2
+
+
+def test_one_that_waits_for_two_has_one_thread(world: World) -> None:
+    world.shares = Shares(2, silent_seconds=3.0, clock=world.clock)
+    target, source = world.enter("target", "copy"), world.enter("source", "copy")
+    other = world.enter("target", "another copy")
+    world.wait("target", "source")
+    assert [leaves(one) for one in (target, source, other)] == [False, False, True]
+    world.enter("source", "copy")
 
 
 def test_who_has_just_come_waits_as_long_as_the_others_did(world: World) -> None:
