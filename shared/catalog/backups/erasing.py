@@ -6,7 +6,7 @@ row until a later try.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import sqlalchemy as sa
 import structlog
@@ -82,14 +82,20 @@ def erase_content(
     return True
 
 
-def unprobed_contents(session: Session, *, age_seconds: float, limit: int) -> Sequence[Place]:
-    """Return tombstones whose keys may have met a late write and were not probed since."""
+def unprobed_contents(
+    session: Session, *, age_seconds: float, limit: int, away: Collection[str] = ()
+) -> Sequence[Place]:
+    """Return tombstones whose keys may have met a late write and were not probed since.
+
+    Those on the targets `away` are left out.
+    """
     rows = session.scalars(
         sa.select(BackupContent)
         .where(
             BackupContent.state == BackupContentState.TOMBSTONE,
             BackupContent.probed_at.is_(None),
             BackupContent.tombstone_at <= utc_now(-age_seconds),
+            BackupContent.target.not_in(sorted(away)),
         )
         .order_by(BackupContent.id)
         .limit(limit)

@@ -58,6 +58,7 @@ class BackupSweep:
         self._db = context.db
         self._channels = context.channels
         self._limits = context.limits
+        self._gone = Gone(self.name)
 
     def run(self, turn: Pass) -> None:
         """Make one pass. What it condemns loses its bytes in the next one."""
@@ -114,7 +115,7 @@ class BackupSweep:
         away: set[str] = set()
         while not turn.is_over and (page := self._unprobed(away)):
             for place in page:
-                if turn.is_over:
+                if turn.is_full or turn.deadline.expired():
                     return
                 if place.channel not in away and self._channels.find(place.channel) is None:
                     self._gone.note(place.channel)

@@ -28,6 +28,20 @@ class Channels(ChannelBook, Protocol):
         """Return the names of all channels."""
 
 
+class Gone:
+    """Channels that removed content was on and that the catalogue does not know now, told once."""
+
+    def __init__(self, sweep: str) -> None:
+        self._sweep = sweep
+        self._told: set[str] = set()
+
+    def note(self, channel: str) -> None:
+        """Log that a channel's probes wait, if nobody was told yet."""
+        if channel not in self._told:
+            self._told.add(channel)
+            _log.warning("probes_wait_for_channel", sweep=self._sweep, channel=channel)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepLimits:
     """Ages and bounds, all of them settings.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from hashlib import sha256
 
 import pytest
 import sqlalchemy as sa
@@ -12,6 +13,7 @@ from shared.catalog.backups.contents import lock_content_ids
 from shared.catalog.backups.damage import note_damage
 from shared.catalog.models import BackupContent, BackupRun, Bucket
 from shared.core.clock import Deadline
+from shared.storage.body import Body
 from tests.integration.handlers.sweeping import passes, sweeper
 from tests.support.backups import TARGET, BackupStand
 from tests.support.outbox import Thread
@@ -168,6 +170,26 @@ def test_what_the_target_has_lost_is_found_and_copied_anew(
     assert ((run.counts or {})["copied"], (run.counts or {})["reused"]) == (1, 1)
     for line in stand.manifest(run)[1:-1]:
         assert stand.channels.read(TARGET, line["target_key"])
+
+
+def test_probes_of_a_target_that_is_gone_wait_until_it_is_back(stand: BackupStand) -> None:
+    bucket = stand.backed_up(keep_runs=1)
+    for body in (b"1", b"2"):
+        stand.stored(bucket, "k", body)
+        stand.back_up(bucket)
+    (tombstone,) = stand.contents("tombstone")
+    stand.channels.faulty[TARGET].inner.put(
+        tombstone.key, Body(b"late"), sha256=sha256(b"late").hexdigest(), deadline=Deadline(10)
+    )
+    stand.channels.gone.add(TARGET)
+    for _ in range(2):
+        counts = passes(sweeper(stand)).counts["backups"]
+        assert counts["probed"] == 0
+    assert stand.contents("tombstone")[0].probed_at is None
+    stand.channels.gone.clear()
+    passes(sweeper(stand))
+    assert stand.contents("tombstone")[0].probed_at is not None
+    assert tombstone.key not in stand.channels.keys(TARGET)
 
 
 def test_contents_condemned_first_are_copied_anew(stand: BackupStand) -> None:

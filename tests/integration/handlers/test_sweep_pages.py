@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from hashlib import sha256
 
 import pytest
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 
 from shared.catalog.idempotency import forget_expired
 from shared.catalog.models import IdempotencyRecord, Review, Version, utc_now
 from shared.core.clock import Deadline
+from shared.storage.body import Body
 from tests.integration.handlers.sweeping import DOWN, passes, states, sweeper
 from tests.support.handlers import Stand
 
@@ -35,6 +38,35 @@ def test_channel_that_is_away_holds_up_no_probe_of_another(
     assert report.counts["locations"]["probes_failed"] == 1
     probed = {location.channel for location in stand.locations() if location.probed_at}
     assert probed == {"b"}
+
+
+def test_probes_on_a_channel_that_is_gone_wait_and_hold_up_no_other(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.catalog.sweeps.locations.PAGE_ROWS", 2)
+    for name, count in (("a", 3), ("b", 1)):
+        bucket = stand.bucket(name * 3, channels=(name,))
+        for number in range(count):
+            stand.work(stand.put(bucket, f"{number}", os.urandom(20)).task_id)
+            stand.remove(bucket, f"{number}")
+    stand.work_all("delete")
+    late = stand.locations()[0].key
+    stand.channels.faulty["a"].inner.put(
+        late, Body(CONTENT), sha256=sha256(CONTENT).hexdigest(), deadline=Deadline(10)
+    )
+    stand.channels.gone.add("a")
+    sweeps = sweeper(stand, max_deletions=1)
+    with capture_logs() as logs:
+        report = passes(sweeps)
+        passes(sweeps)
+    assert report.counts["locations"]["probed"] == 1
+    assert {one.channel for one in stand.locations() if one.probed_at} == {"b"}
+    said = [one for one in logs if one["event"] == "probes_wait_for_channel"]
+    assert [(one["channel"], one["sweep"]) for one in said] == [("a", "locations")]
+    stand.channels.gone.clear()
+    passes(sweeper(stand))
+    assert all(one.probed_at for one in stand.locations())
+    assert stand.channels.keys("a") == []
 
 
 def test_more_than_a_page_is_swept_up_to_the_cap(
