@@ -22,9 +22,9 @@ _UNREAD = (VersionState.REVIEWING, VersionState.BLOCKED)
 def is_last_word(session: Session, row: ObjectRow, generation: int) -> bool:
     """Tell whether nothing that counts has come after this generation of a locked key.
 
-    Every later one must be a version's that is in review or was rejected by one: such a version
-    wins when it passes, not before. One without a version is a deletion, a copy, or a write whose
-    bytes are on their way.
+    Every later one must be a version's that is in review or was rejected by its review: such a
+    version wins when it passes, not before. One that was stored has won, whatever a later review
+    says. One without a version is a deletion, a copy, or a write whose bytes are on their way.
     """
     later = row.generation - generation
     if later <= 0:
@@ -33,6 +33,7 @@ def is_last_word(session: Session, row: ObjectRow, generation: int) -> bool:
         Version.object_id == row.id,
         Version.generation > generation,
         Version.state.in_(_UNREAD),
+        Version.stored_at.is_(None),
     )
     return session.scalar(unread) == later
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.copies import CopyBegun, CopyOrder, copy_object
-from shared.catalog.models import Copy, Location, utc_clock
+from shared.catalog.models import Copy, Location, Version, VersionState, utc_clock
 from shared.catalog.object_copies import ObjectCopyCommit, read_copy
 from shared.core.errors import TransientError
 from shared.outbox.manual import retry
@@ -198,6 +198,21 @@ def test_a_newer_write_that_is_rejected_ends_no_copy(copying: Copying, when: str
     # What is asked for once it is there is a later write than both.
     stand.remove(copying.target, "y")
     assert stand.object(copying.target, "y").served_version_id is None
+
+
+def test_a_newer_write_that_was_stored_has_won_though_a_later_review_blocks_it(
+    copying: Copying,
+) -> None:
+    stand = copying.stand
+    task = copying.begin()
+    put = stand.put(copying.target, "y", b"newer")
+    assert stand.work(put.task_id) == "completed"
+
+    def block(session: Session) -> None:
+        session.get_one(Version, put.version_id).state = VersionState.BLOCKED
+
+    stand.db.run_session(block)
+    assert stand.work(task) == "cancelled"
 
 
 @pytest.mark.parametrize("when", ["before the copy", "after the copy"])
