@@ -19,11 +19,14 @@ EXPOSED = (
     "ETag",
     "Location",
     "Retry-After",
+    "X-Blox-Expires-At",
     "X-Blox-Sha256",
     "X-Blox-State",
     "X-Blox-Task",
     "X-Blox-Version",
     "X-Request-Id",
+    # The rest, such as X-Blox-Meta-*: where no cookies are sent along a browser takes it so.
+    "*",
 )
 #: Seconds for which a browser need not ask again what it may do.
 MAX_AGE_SECONDS = 600

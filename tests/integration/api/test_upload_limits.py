@@ -86,6 +86,52 @@ def test_the_last_of_many_writes_of_a_part_counts(stack: Stack) -> None:
         assert hashlib.sha256(file.read_bytes()).hexdigest() == there["parts"][0]["sha256"]
 
 
+def complete_at_once(
+    clients: list[httpx.Client], upload: str, orders: list[list[int]]
+) -> list[httpx.Response]:
+    """Complete an upload with these parts at the same moment, at one client's node each."""
+    barrier = threading.Barrier(len(orders))
+    answers: dict[int, httpx.Response] = {}
+
+    def complete(at: int) -> None:
+        named = [{"number": part} for part in orders[at]]
+        barrier.wait(20)
+        answers[at] = clients[at].post(f"/uploads/{upload}:complete", json={"parts": named})
+
+    threads = [threading.Thread(target=complete, args=(at,)) for at in range(len(orders))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return [answers[at] for at in range(len(orders))]
+
+
+@pytest.mark.databases("mariadb")
+def test_of_completions_at_once_one_counts(
+    stack: Stack, blox_url: str, redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    """At two nodes, with different parts: the others are refused, and no part of its is lost."""
+    orders = [[1], [1, 3], [1, 2, 3]]
+    with (
+        running_stack(blox_url, redis_url, namespace, tmp_path) as second,
+        stack.client() as client,
+        second.client() as other,
+    ):
+        for turn in range(5):
+            upload = begin(client, key=f"k{turn}")["id"]
+            for part in (1, 2, 3):
+                assert put(client, upload, part, bytes(70_000)).status_code == 200
+            answers = complete_at_once([client, other, client], upload, orders)
+            codes = [answer.status_code for answer in answers]
+            assert sorted(codes) == [202, 409, 409]
+            winner = codes.index(202)
+            there = other.get(f"/uploads/{upload}").json()
+            assert [part["number"] for part in there["parts"]] == orders[winner]
+            assert there["task_id"] == answers[winner].json()["task_id"]
+            refused = {answer.json().get("code") for answer in answers} - {None}
+            assert refused == {"complete_mismatch"}
+
+
 @pytest.mark.databases("mariadb")
 @pytest.mark.parametrize(
     ("end", "answer"),

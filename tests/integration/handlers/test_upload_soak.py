@@ -1,6 +1,7 @@
 """Few operations, few keys, many actors: parts, completions, aborts, expiries, lost leases, sweeps.
 
 Every operation has one result or none, every version the bytes that were frozen, and nothing leaks.
+Between them others PUT and DELETE the same keys: what is read in the end is the last write.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from shared.catalog.invariants.rows import row_breaches
-from shared.catalog.models import SessionState, UploadPart, UploadSession
+from shared.catalog.models import SessionState, UploadPart, UploadSession, Version
 from shared.core.clock import Deadline, utc_now
 from shared.core.errors import RequestError
 from tests.integration.handlers.sweeping import passes, sweeper
@@ -41,7 +42,7 @@ def act(stand: Stand, bucket: int, name: str) -> None:
     """Do anything with anybody's operations."""
     dice = random.Random(name)
     for _ in range(OPERATIONS):
-        number = dice.randrange(4)
+        number = dice.randrange(10)
         try:
             upload = begin(stand, bucket, f"k{number % 2}", operation_id=f"op-{number}")
             for _ in range(dice.randrange(3)):
@@ -53,6 +54,10 @@ def act(stand: Stand, bucket: int, name: str) -> None:
                 abort(stand, upload)
             elif chance < 0.6:
                 backdate(stand, upload, only=SessionState.OPEN)
+            elif chance < 0.64:
+                stand.put(bucket, upload.key, dice.choice(CONTENTS))
+            elif chance < 0.68:
+                stand.remove(bucket, upload.key)
         except RequestError:
             continue  # Gone, frozen, expired or over: another was faster.
 
@@ -63,6 +68,18 @@ def uploads(stand: Stand, *states: SessionState) -> list[UploadSession]:
             session.scalars(sa.select(UploadSession).where(UploadSession.state.in_(states)))
         )
     )
+
+
+def last_written(stand: Stand, bucket: int, key: str) -> tuple[int, int | None]:
+    """Return the generations of a key's last version and of the one that is read, if any is."""
+    row = stand.object(bucket, key)
+    newest = stand.look(
+        lambda session: session.scalar(
+            sa.select(sa.func.max(Version.generation)).where(Version.object_id == row.id)
+        )
+    )
+    served = None if row.served_version_id is None else stand.version(row.served_version_id)
+    return newest or 0, None if served is None else served.generation
 
 
 @pytest.mark.databases("mariadb")
@@ -107,6 +124,9 @@ def test_every_operation_has_one_result_and_nothing_leaks(stand: Stand, crowd: l
         assert (version.sha256, version.etag) == (upload.result["sha256"], upload.result["etag"])
         if version.state == "stored":
             stand.stored_bytes(version.id)
+    for key in ("k0", "k1"):
+        newest, served = last_written(stand, bucket, key)
+        assert served in (newest, None), "an older write is read"
     passes(sweeper(stand), 4)
     named = stand.look(lambda session: set(session.scalars(sa.select(UploadPart.staging_key))))
     old = stand.staging.old(minimum_age_seconds=0.0, deadline=Deadline(5))
