@@ -13,6 +13,7 @@ from services.backup.deps import Deps
 from shared.catalog import fenced
 from shared.catalog.backups.damage import note_damage
 from shared.catalog.backups.items import (
+    SOURCE_UNAVAILABLE,
     ContentRows,
     ItemCommit,
     ItemJob,
@@ -140,7 +141,7 @@ def _wait_on(
         blob_id=job.copy.blob_id,
         reason=answer.reason,
     )
-    _end_without(execution, job, BackupItemState.FAILED, "source_unavailable", deps)
+    _end_without(execution, job, BackupItemState.FAILED, SOURCE_UNAVAILABLE, deps)
     return None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.backup_policy import MOST_PATIENCE_SECONDS
+from shared.catalog.backup_policy import LEAST_PATIENCE_SECONDS, MOST_PATIENCE_SECONDS
 from shared.catalog.backups.contents import (
     adopt_content,
     begin_content,
@@ -41,6 +41,8 @@ from shared.core.errors import SupersededError
 if TYPE_CHECKING:
     from shared.outbox.execution import Execution
 
+#: Code of an item whose content nobody could read for as long as it was waited for.
+SOURCE_UNAVAILABLE = "source_unavailable"
 #: Items of runs in one of these are worked on.
 _WORKING = (BackupRunState.OPEN, BackupRunState.FOLLOWING)
 
@@ -89,6 +91,7 @@ def read_item(session: Session, item_id: int) -> ItemJob | None:
         if one.target != run.target
     )
     policy = policy_of(session.get(Bucket, run.bucket_id))
+    longest = MOST_PATIENCE_SECONDS if policy is None else policy.patience_seconds
     return ItemJob(
         item_id=item.id,
         run_id=run.id,
@@ -106,8 +109,18 @@ def read_item(session: Session, item_id: int) -> ItemJob | None:
         ),
         is_held=(blob.sha256, blob.size_bytes) in held,
         elsewhere=elsewhere,
-        patience_seconds=MOST_PATIENCE_SECONDS if policy is None else policy.patience_seconds,
+        patience_seconds=LEAST_PATIENCE_SECONDS if _is_known_away(session, item) else longest,
     )
+
+
+def _is_known_away(session: Session, item: BackupItem) -> bool:
+    """Tell whether an earlier run has waited for the content in vain: none copied it since."""
+    waited = sa.exists().where(
+        BackupItem.blob_id == item.blob_id,
+        BackupItem.run_id < item.run_id,
+        BackupItem.error_code == SOURCE_UNAVAILABLE,
+    )
+    return session.scalar(sa.select(waited)) is True
 
 
 class ContentRows:

@@ -311,12 +311,12 @@ def test_no_manifest_names_what_the_target_has_lost_meanwhile(stand: BackupStand
         assert stand.channels.read(TARGET, line["target_key"]) == b"k"
 
 
-def patient(stand: BackupStand, run_id: int) -> None:
-    """Let the items that are still open have waited for hours."""
+def patient(stand: BackupStand, run_id: int, *, minutes: int = 7 * 60) -> None:
+    """Let the items that are still open have waited for long."""
     for item in stand.items(run_id):
         if item.state == "open" and item.task_id is not None:
             born = stand.task(item.task_id)["created_at"]
-            stand.bench.set(item.task_id, created_at=born - dt.timedelta(hours=7))
+            stand.bench.set(item.task_id, created_at=born - dt.timedelta(minutes=minutes))
 
 
 def test_a_source_that_is_away_for_good_leaves_the_rest_and_later_runs(stand: BackupStand) -> None:
@@ -341,7 +341,13 @@ def test_a_source_that_is_away_for_good_leaves_the_rest_and_later_runs(stand: Ba
     lines = {line["key"]: line.get("lacks") for line in stand.manifest(done)[1:-1]}
     assert lines == {"away": "failed", "kept": None}
     assert stand.pins() == []
-    # A short outage is nothing new: the next run has it all.
+    # The next run does not wait as long for what was away before.
+    again = stand.begin(bucket)
+    stand.work(again.task_id)
+    patient(stand, again.id, minutes=11)
+    stand.carry_on()
+    assert (stand.run_row(again.id).counts or {})["failed"] == 1
+    # When it is back, the next run has it all.
     stand.channels.faulty["a"].heal()
     found = stand.channels.find("a")
     assert found is not None
