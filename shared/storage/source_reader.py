@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from shared.core.clock import Deadline
+from shared.storage.buffers import Buffers
 from shared.storage.errors import SourceError
 from shared.storage.source import Source
+
+#: One for the process: transfers share its memory.
+_BUFFERS = Buffers()
 
 
 class SourceReader:
@@ -35,17 +39,33 @@ class SourceReader:
             actual = self.source.size(self._deadline)
         self._demand_size(actual)
 
-    def read(self, start: int, length: int) -> bytearray:
-        """Read a range into memory."""
-        data = bytearray(length)
-        filled = 0
+    @contextmanager
+    def part(self, start: int, length: int) -> Iterator[memoryview]:
+        """Hold a range in memory for the length of the block."""
+        with _BUFFERS.take(length) as data:
+            self._fill(data, start)
+            yield data
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Keep the memory of parts for the next ones in the block."""
+        return _BUFFERS.in_use()
+
+    def _fill(self, data: memoryview, start: int) -> None:
+        length, filled = len(data), 0
         with self._reading(), self.source.open(start, length, self._deadline) as chunks:
             for chunk in chunks:
-                data[filled : filled + len(chunk)] = chunk
-                filled += len(chunk)
-        if filled != length or len(data) != length:
-            raise SourceError("the source is short", key=self._key, start=start, length=length)
-        return data
+                end = filled + len(chunk)
+                if end <= length:
+                    data[filled:end] = chunk
+                filled = end
+        if filled != length:
+            raise SourceError(
+                "the source gives another number of bytes",
+                key=self._key,
+                start=start,
+                length=length,
+                given=filled,
+            )
 
     def read_whole(self) -> bytearray:
         """Read a small source to its end: that tells its size without a question of its own."""

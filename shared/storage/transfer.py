@@ -133,8 +133,9 @@ class _Transfer:
         if resume is None and self._size <= self._part_bytes:
             found = self._run(self._put if self._remote is None else self._copy)
             return self._ended(found, sent=1, kept=0, bytes_sent=self._size)
-        self._run(self._reader.check_size)
-        return self._in_parts(resume)
+        with self._reader.in_use():
+            self._run(self._reader.check_size)
+            return self._in_parts(resume)
 
     def stalled(self) -> BloxError:
         """Return what it means that nothing moves any more: it is the source's fault, or ours."""
@@ -245,8 +246,8 @@ class _Transfer:
                     length=length,
                     deadline=self._deadline,
                 )
-            body = Body(self._reader.read(offset, length), pace=self._upload_pace)
-            with self._turn():
+            with self._reader.part(offset, length) as data, self._turn():
+                body = Body(data, pace=self._upload_pace)
                 return self._channel.put_part(
                     self._key, upload_id, number, body, offset=offset, deadline=self._deadline
                 )
