@@ -65,7 +65,7 @@ app.add_typer(removals.app, name="removals")
 app.add_typer(holds.app, name="holds")
 app.add_typer(backups.app, name="backups")
 app.add_typer(restores.app, name="restores")
-app.command("losses")(restores.losses)
+restores.add_losses(app)
 app.add_typer(reviews.app, name="reviews")
 app.add_typer(subscriptions.app, name="subscriptions")
 

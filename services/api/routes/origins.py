@@ -21,9 +21,8 @@ from services.api.views import MAX_ID
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.limits import check_key
-from shared.catalog.origins.pulling import NothingToPull, begin_pull, get_pull, rule_of
-from shared.catalog.regions import region_of
-from shared.core.errors import ConflictError, NotFoundError
+from shared.catalog.origins.pulling import get_pull, pull_now
+from shared.core.errors import NotFoundError
 
 router = APIRouter(tags=["objects"], route_class=JsonRoute)
 
@@ -56,24 +55,17 @@ async def post_pull(
     """
     check_key(body.key)
     api = caller.api
-    catalogue = api.deps.catalogue
     trace = trace_parent(request)
 
     def work(session: Session, principal: Principal) -> Answer:
         found = get_bucket(session, principal.tenant_id, bucket)
-        catalogue.need(QUEUE)
-        rule = rule_of(found, body.key)
-        if rule is None:
-            raise ConflictError("no rule of the bucket counts for this key", code="origin_no_rule")
-        region = region_of(session, found, QUEUE)
-        api.backlog.check(session, queue=QUEUE, region=region, tenant_id=found.tenant_id)
-        begun = begin_pull(
-            session, catalogue, found, body.key, rule, is_asked_for=True, trace_parent=trace
+
+        def admit(region: str) -> None:
+            api.backlog.check(session, queue=QUEUE, region=region, tenant_id=found.tenant_id)
+
+        pull = pull_now(
+            session, api.deps.catalogue, found, body.key, admit=admit, trace_parent=trace
         )
-        if isinstance(begun, NothingToPull):
-            raise ConflictError(f"the object is {begun.reason}", code="object_exists")
-        pull = get_pull(session, found.id, begun.pull_id)
-        session.refresh(pull)
         return Answer(202, OriginPullView.model_validate(pull).model_dump(mode="json"))
 
     return await write_once(caller, "objects:write", ticket, work)

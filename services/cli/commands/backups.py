@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from sqlalchemy.orm import Session
 
 from services.cli.commands.common import (
-    DEFAULT_LIMIT,
     HERE,
-    BeforeOption,
     BucketArgument,
     IdArgument,
-    LimitOption,
     TenantArgument,
     change,
     fields_of,
-    newest,
-    reading,
-    show_page,
 )
+from services.cli.commands.listing import Table, add_bucket_action, add_bucket_list, add_bucket_show
 from services.cli.render import Format, FormatOption, show_fields
 from services.cli.stack import DirectoryOption
 from shared.catalog.backups.retention import prune_run
@@ -38,37 +33,20 @@ _COLUMNS = (
 )
 
 
-@app.command("list")
-def list_(
-    tenant: TenantArgument,
-    bucket: BucketArgument,
-    state: Annotated[BackupRunState | None, typer.Option(help="Only those.")] = None,
-    before: BeforeOption = None,
-    limit: LimitOption = DEFAULT_LIMIT,
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """List a bucket's backups, newest first; only complete ones can be restored from."""
-    with reading(directory) as session:
-        where = [BackupRun.bucket_id == get_bucket(session, tenant, bucket).id]
-        if state is not None:
-            where.append(BackupRun.state == state)
-        rows = newest(session, BackupRun, *where, before=before, limit=limit)
-    show_page(rows, _COLUMNS, output, limit=limit, empty="no backups")
+def _of(session: Session, bucket_id: int, run_id: int) -> BackupRun:
+    run = session.get(BackupRun, run_id)
+    if run is None or run.bucket_id != bucket_id:
+        raise NotFoundError(f"the bucket has no backup {run_id}")
+    return run
 
 
-@app.command()
-def show(
-    tenant: TenantArgument,
-    bucket: BucketArgument,
-    run_id: IdArgument,
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """Show a backup with its counts."""
-    with reading(directory) as session:
-        fields = fields_of(_find(session, tenant, bucket, run_id))
-    show_fields(fields, output)
+add_bucket_list(
+    app,
+    Table(entity=BackupRun, columns=_COLUMNS, empty="no backups", states=BackupRunState),
+    BackupRun.bucket_id,
+    about="List a bucket's backups, newest first; only complete ones can be restored from.",
+)
+add_bucket_show(app, _of, about="Show a backup with its counts.")
 
 
 @app.command()
@@ -88,20 +66,13 @@ def start(
     show_fields(change(directory, begin), output)
 
 
-@app.command()
-def cancel(
-    tenant: TenantArgument,
-    bucket: BucketArgument,
-    run_id: IdArgument,
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """Stop an open backup; the next one finds what it has copied."""
-
-    def end(session: Session, catalogue: Catalogue) -> dict[str, Any]:
-        return fields_of(cancel_run(session, catalogue, _find(session, tenant, bucket, run_id)))
-
-    show_fields(change(directory, end), output)
+add_bucket_action(
+    app,
+    "cancel",
+    _of,
+    cancel_run,
+    about="Stop an open backup; the next one finds what it has copied.",
+)
 
 
 @app.command()
@@ -115,7 +86,7 @@ def drop(
 
     def work(session: Session, catalogue: Catalogue) -> None:
         catalogue.need("backup")
-        run = _find(session, tenant, bucket, run_id)
+        run = _of(session, get_bucket(session, tenant, bucket).id, run_id)
         prune_run(session, run.id)
         enqueue_prune(
             session,
@@ -126,11 +97,3 @@ def drop(
         )
 
     change(directory, work)
-
-
-def _find(session: Session, tenant: str, bucket: str, run_id: int) -> BackupRun:
-    found = get_bucket(session, tenant, bucket)
-    run = session.get(BackupRun, run_id)
-    if run is None or run.bucket_id != found.id:
-        raise NotFoundError(f"the bucket has no backup {run_id}")
-    return run

@@ -8,13 +8,12 @@ import typer
 from sqlalchemy.orm import Session
 
 from services.cli.commands.common import (
-    DEFAULT_LIMIT,
     HERE,
-    LimitOption,
     change,
     fields_of,
     reading,
 )
+from services.cli.commands.listing import DEFAULT_LIMIT, LimitOption
 from services.cli.render import Format, FormatOption, show_fields, show_rows
 from services.cli.stack import DirectoryOption
 from shared.catalog.channels import list_channels, set_enabled

@@ -1,4 +1,4 @@
-"""What commands over the catalogue share: arguments, pages of rows, and who acts."""
+"""What commands over the catalogue share: arguments, transactions, and who acts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import sqlalchemy as sa
 import typer
 from sqlalchemy.orm import Session
 
-from services.cli.render import Format, show_rows
 from services.cli.stack import open_parts
 from shared.catalog.kinds import RegisteredCatalogue
 from shared.catalog.models import Base
@@ -23,11 +22,8 @@ HERE = Path(".blox")
 TenantArgument = Annotated[str, typer.Argument(help="The tenant's id.")]
 BucketArgument = Annotated[str, typer.Argument(help="The bucket's name.")]
 TenantOption = Annotated[str | None, typer.Option(help="Only this tenant; default: all.")]
-BeforeOption = Annotated[int | None, typer.Option(help="Only ids below this: the next page.")]
-LimitOption = Annotated[int, typer.Option(min=1, max=1000)]
 IdArgument = Annotated[int, typer.Argument(help="Its id.", min=1)]
 ReasonOption = Annotated[str, typer.Option(help="Why; kept with it.")]
-DEFAULT_LIMIT = 50
 
 
 @contextmanager
@@ -56,37 +52,6 @@ def fields_of(row: Base, *, hidden: Sequence[str] = ()) -> dict[str, Any]:
     return {
         name: bool(value) if name.startswith("is_") else value for name, value in fields.items()
     }
-
-
-def newest(
-    session: Session,
-    entity: type[Base],
-    *where: sa.ColumnElement[bool],
-    before: int | None,
-    limit: int,
-    hidden: Sequence[str] = (),
-) -> list[dict[str, Any]]:
-    """Return a page of a table's rows, the largest ids first."""
-    number = entity.__table__.c.id
-    query = sa.select(entity).where(*where)
-    if before is not None:
-        query = query.where(number < before)
-    rows = session.scalars(query.order_by(number.desc()).limit(limit))
-    return [fields_of(row, hidden=hidden) for row in rows]
-
-
-def show_page(
-    rows: Sequence[dict[str, Any]],
-    columns: Sequence[str],
-    output: Format,
-    *,
-    limit: int,
-    empty: str,
-) -> None:
-    """Write a page that `newest` has read; a full one says how to see the next."""
-    show_rows(rows, columns, output, empty=empty)
-    if output is Format.TABLE and len(rows) == limit:
-        typer.echo(f"more: --before {rows[-1]['id']}")
 
 
 def who() -> str:

@@ -10,21 +10,15 @@ import typer
 from sqlalchemy.orm import Session
 
 from services.cli.commands.common import (
-    DEFAULT_LIMIT,
     HERE,
-    BeforeOption,
     BucketArgument,
     IdArgument,
-    LimitOption,
     TenantArgument,
-    TenantOption,
     change,
     fields_of,
-    newest,
-    reading,
-    show_page,
     who,
 )
+from services.cli.commands.listing import Table, add_list
 from services.cli.render import Format, FormatOption, show_fields
 from services.cli.stack import DirectoryOption
 from shared.catalog.buckets import get_bucket
@@ -40,26 +34,25 @@ _COLUMNS = (
 )
 
 
-@app.command("list")
-def list_(
-    tenant: TenantOption = None,
-    state: Annotated[HoldState, typer.Option(help="Those in this state.")] = HoldState.ACTIVE,
-    before: BeforeOption = None,
-    limit: LimitOption = DEFAULT_LIMIT,
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """List holds, newest first."""
-    where = [Hold.state == state]
-    if tenant is not None:
-        where.append(Hold.tenant_id == tenant)
-    with reading(directory) as session:
-        rows = newest(session, Hold, *where, before=before, limit=limit)
-        ids = {row["object_id"] for row in rows}
-        query = sa.select(ObjectRow.id, ObjectRow.key).where(ObjectRow.id.in_(ids))
-        keys = {found.id: found.key for found in session.execute(query)}
-    rows = [{**row, "key": keys.get(row["object_id"], "")} for row in rows]
-    show_page(rows, _COLUMNS, output, limit=limit, empty="no holds")
+def _with_keys(session: Session, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    ids = {row["object_id"] for row in rows}
+    query = sa.select(ObjectRow.id, ObjectRow.key).where(ObjectRow.id.in_(ids))
+    keys = {found.id: found.key for found in session.execute(query)}
+    return [{**row, "key": keys.get(row["object_id"], "")} for row in rows]
+
+
+add_list(
+    app,
+    Table(
+        entity=Hold,
+        columns=_COLUMNS,
+        empty="no holds",
+        states=HoldState,
+        default_state=HoldState.ACTIVE,
+        also=_with_keys,
+    ),
+    about="List holds, newest first: the active ones, or those in another state.",
+)
 
 
 @app.command()

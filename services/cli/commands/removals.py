@@ -10,21 +10,17 @@ import typer
 from sqlalchemy.orm import Session
 
 from services.cli.commands.common import (
-    DEFAULT_LIMIT,
     HERE,
-    BeforeOption,
     BucketArgument,
     IdArgument,
-    LimitOption,
     ReasonOption,
     TenantArgument,
     change,
     fields_of,
-    newest,
     reading,
-    show_page,
     who,
 )
+from services.cli.commands.listing import Table, add_bucket_list, add_bucket_show
 from services.cli.render import Format, FormatOption, show_fields
 from services.cli.stack import DirectoryOption, open_parts
 from shared.catalog.buckets import get_bucket
@@ -44,35 +40,13 @@ _LOOK_SECONDS = 0.5
 _NOT_DONE = 1
 
 
-@app.command("list")
-def list_(
-    tenant: TenantArgument,
-    bucket: BucketArgument,
-    before: BeforeOption = None,
-    limit: LimitOption = DEFAULT_LIMIT,
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """List a bucket's removals, newest first."""
-    with reading(directory) as session:
-        own = Removal.bucket_id == get_bucket(session, tenant, bucket).id
-        rows = newest(session, Removal, own, before=before, limit=limit)
-    show_page(rows, _COLUMNS, output, limit=limit, empty="no removals")
-
-
-@app.command()
-def show(
-    tenant: TenantArgument,
-    bucket: BucketArgument,
-    removal_id: IdArgument,
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """Show how far a removal is."""
-    with reading(directory) as session:
-        found = find_removal(session, get_bucket(session, tenant, bucket).id, removal_id)
-        fields = fields_of(found)
-    show_fields(fields, output)
+add_bucket_list(
+    app,
+    Table(entity=Removal, columns=_COLUMNS, empty="no removals", states=RemovalState),
+    Removal.bucket_id,
+    about="List a bucket's removals, newest first.",
+)
+add_bucket_show(app, find_removal, about="Show how far a removal is.")
 
 
 @app.command()

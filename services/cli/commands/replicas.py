@@ -8,15 +8,14 @@ from typing import Annotated
 import typer
 
 from services.cli.commands.common import (
-    DEFAULT_LIMIT,
     HERE,
     BucketArgument,
-    LimitOption,
     TenantArgument,
     TenantOption,
     fields_of,
     reading,
 )
+from services.cli.commands.listing import DEFAULT_LIMIT, LimitOption
 from services.cli.render import Format, FormatOption, show_rows
 from services.cli.stack import DirectoryOption
 from shared.catalog.buckets import get_bucket

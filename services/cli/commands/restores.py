@@ -11,25 +11,28 @@ import typer
 from sqlalchemy.orm import Session
 
 from services.cli.commands.common import (
-    DEFAULT_LIMIT,
     HERE,
-    BeforeOption,
     BucketArgument,
     IdArgument,
-    LimitOption,
     TenantArgument,
-    TenantOption,
     change,
     fields_of,
-    newest,
     reading,
-    show_page,
+)
+from services.cli.commands.listing import (
+    DEFAULT_LIMIT,
+    LimitOption,
+    Table,
+    add_bucket_action,
+    add_bucket_list,
+    add_bucket_show,
+    add_list,
 )
 from services.cli.render import Format, FormatOption, show_fields, show_rows
 from services.cli.stack import DirectoryOption
 from shared.catalog.buckets import get_bucket
 from shared.catalog.context import Catalogue
-from shared.catalog.models import Loss, LossState, Restore, RestoreItem
+from shared.catalog.models import Loss, LossState, Restore, RestoreItem, RestoreState
 from shared.catalog.restores.runs import RestoreSpec, cancel_restore, open_restore
 from shared.core.errors import NotFoundError
 
@@ -60,34 +63,20 @@ class Overwrite(StrEnum):
     ALWAYS = "always"
 
 
-@app.command("list")
-def list_(
-    tenant: TenantArgument,
-    bucket: BucketArgument,
-    before: BeforeOption = None,
-    limit: LimitOption = DEFAULT_LIMIT,
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """List a bucket's restores, newest first."""
-    with reading(directory) as session:
-        own = Restore.bucket_id == get_bucket(session, tenant, bucket).id
-        rows = newest(session, Restore, own, before=before, limit=limit)
-    show_page(rows, _COLUMNS, output, limit=limit, empty="no restores")
+def _of(session: Session, bucket_id: int, restore_id: int) -> Restore:
+    restore = session.get(Restore, restore_id)
+    if restore is None or restore.bucket_id != bucket_id:
+        raise NotFoundError(f"the bucket has no restore {restore_id}")
+    return restore
 
 
-@app.command()
-def show(
-    tenant: TenantArgument,
-    bucket: BucketArgument,
-    restore_id: IdArgument,
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """Show how far a restore is, with counts and bytes by outcome."""
-    with reading(directory) as session:
-        fields = fields_of(_find(session, tenant, bucket, restore_id))
-    show_fields(fields, output)
+add_bucket_list(
+    app,
+    Table(entity=Restore, columns=_COLUMNS, empty="no restores", states=RestoreState),
+    Restore.bucket_id,
+    about="List a bucket's restores, newest first.",
+)
+add_bucket_show(app, _of, about="Show how far a restore is, with counts and bytes by outcome.")
 
 
 @app.command()
@@ -103,7 +92,7 @@ def items(
 ) -> None:
     """List what became of each key; a dry run keeps none."""
     with reading(directory) as session:
-        restore = _find(session, tenant, bucket, restore_id)
+        restore = _of(session, get_bucket(session, tenant, bucket).id, restore_id)
         query = sa.select(RestoreItem).where(
             RestoreItem.restore_id == restore.id, RestoreItem.id > after
         )
@@ -160,45 +149,16 @@ def start(
     show_fields(change(directory, begin), output)
 
 
-@app.command()
-def cancel(
-    tenant: TenantArgument,
-    bucket: BucketArgument,
-    restore_id: IdArgument,
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """Stop a restore; what it has restored stays."""
-
-    def end(session: Session, catalogue: Catalogue) -> dict[str, Any]:
-        restore = _find(session, tenant, bucket, restore_id)
-        return fields_of(cancel_restore(session, catalogue, restore))
-
-    show_fields(change(directory, end), output)
+add_bucket_action(
+    app, "cancel", _of, cancel_restore, about="Stop a restore; what it has restored stays."
+)
 
 
-def losses(
-    tenant: TenantOption = None,
-    state: Annotated[LossState | None, typer.Option(help="Only those.")] = None,
-    before: BeforeOption = None,
-    limit: LimitOption = DEFAULT_LIMIT,
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """List copies that were found missing or damaged, newest first."""
-    where = []
-    if tenant is not None:
-        where.append(Loss.tenant_id == tenant)
-    if state is not None:
-        where.append(Loss.state == state)
-    with reading(directory) as session:
-        rows = newest(session, Loss, *where, before=before, limit=limit)
-    show_page(rows, _LOSS_COLUMNS, output, limit=limit, empty="nothing is lost")
-
-
-def _find(session: Session, tenant: str, bucket: str, restore_id: int) -> Restore:
-    found = get_bucket(session, tenant, bucket)
-    restore = session.get(Restore, restore_id)
-    if restore is None or restore.bucket_id != found.id:
-        raise NotFoundError(f"the bucket has no restore {restore_id}")
-    return restore
+def add_losses(root: typer.Typer) -> None:
+    """Add the list of what is lost."""
+    add_list(
+        root,
+        Table(entity=Loss, columns=_LOSS_COLUMNS, empty="nothing is lost", states=LossState),
+        about="List copies that were found missing or damaged, newest first.",
+        name="losses",
+    )

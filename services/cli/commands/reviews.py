@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import sqlalchemy as sa
 import typer
 from sqlalchemy.orm import Session
 
 from services.cli.commands.common import (
-    DEFAULT_LIMIT,
     HERE,
-    BeforeOption,
     IdArgument,
-    LimitOption,
     ReasonOption,
-    TenantOption,
     change,
     fields_of,
-    newest,
     reading,
-    show_page,
     who,
 )
+from services.cli.commands.listing import Table, add_list
 from services.cli.render import Format, FormatOption, show_fields, show_rows
 from services.cli.stack import DirectoryOption
 from shared.catalog.context import Catalogue
@@ -42,26 +36,11 @@ _COLUMNS = (
 )
 
 
-@app.command("list")
-def list_(
-    tenant: TenantOption = None,
-    state: Annotated[
-        ReviewState | None, typer.Option(help="`doubtful` are those that wait for a person.")
-    ] = None,
-    before: BeforeOption = None,
-    limit: LimitOption = DEFAULT_LIMIT,
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """List reviews, newest first."""
-    where = []
-    if tenant is not None:
-        where.append(Review.tenant_id == tenant)
-    if state is not None:
-        where.append(Review.state == state)
-    with reading(directory) as session:
-        rows = newest(session, Review, *where, before=before, limit=limit)
-    show_page(rows, _COLUMNS, output, limit=limit, empty="no reviews")
+add_list(
+    app,
+    Table(entity=Review, columns=_COLUMNS, empty="no reviews", states=ReviewState),
+    about="List reviews, newest first; `--state doubtful` are those that wait for a person.",
+)
 
 
 @app.command()
@@ -84,60 +63,25 @@ def show(
     show_rows(steps, ("step", "outcome", "detail", "ended_at"), output, empty="none yet")
 
 
-@app.command()
-def approve(
-    review_id: IdArgument,
-    reason: ReasonOption = "",
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """Let doubtful content pass; its upload begins."""
-    _act(directory, review_id, reason, output, partial(decide, approve=True))
+def _add(name: str, act: Callable[..., object], about: str) -> None:
+    @app.command(name, help=about)
+    def run(
+        review_id: IdArgument,
+        reason: ReasonOption = "",
+        output: FormatOption = Format.TABLE,
+        directory: DirectoryOption = HERE,
+    ) -> None:
+        def work(session: Session, catalogue: Catalogue) -> dict[str, Any]:
+            act(session, catalogue, review_id, by=who(), reason=reason)
+            review = session.get_one(Review, review_id)
+            session.refresh(review)
+            return fields_of(review)
+
+        show_fields(change(directory, work), output)
 
 
-@app.command()
-def reject(
-    review_id: IdArgument,
-    reason: ReasonOption = "",
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """Block doubtful content; it goes into quarantine."""
-    _act(directory, review_id, reason, output, partial(decide, approve=False))
-
-
-@app.command("release")
-def release_(
-    review_id: IdArgument,
-    reason: ReasonOption = "",
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """Let blocked content pass after all, while its bytes are kept."""
-    _act(directory, review_id, reason, output, release)
-
-
-@app.command("destroy")
-def destroy_(
-    review_id: IdArgument,
-    reason: ReasonOption = "",
-    output: FormatOption = Format.TABLE,
-    directory: DirectoryOption = HERE,
-) -> None:
-    """Remove the bytes of blocked content before their time.
-
-    The clean-up takes the staged ones within its period.
-    """
-    _act(directory, review_id, reason, output, destroy)
-
-
-def _act(
-    directory: Path, review_id: int, reason: str, output: Format, act: Callable[..., object]
-) -> None:
-    def work(session: Session, catalogue: Catalogue) -> dict[str, Any]:
-        act(session, catalogue, review_id, by=who(), reason=reason)
-        review = session.get_one(Review, review_id)
-        session.refresh(review)
-        return fields_of(review)
-
-    show_fields(change(directory, work), output)
+_add("approve", partial(decide, approve=True), "Let doubtful content pass; its upload begins.")
+_add("reject", partial(decide, approve=False), "Block doubtful content; it goes into quarantine.")
+_add("release", release, "Let blocked content pass after all, while its bytes are kept.")
+# Bytes in staging are left to the clean-up.
+_add("destroy", destroy, "Remove the bytes of blocked content before their time.")

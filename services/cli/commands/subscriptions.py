@@ -9,18 +9,20 @@ import typer
 from sqlalchemy.orm import Session
 
 from services.cli.commands.common import (
-    DEFAULT_LIMIT,
     HERE,
-    BeforeOption,
     IdArgument,
-    LimitOption,
     TenantArgument,
     change,
     fields_of,
-    newest,
     reading,
-    show_page,
     who,
+)
+from services.cli.commands.listing import (
+    DEFAULT_LIMIT,
+    BeforeOption,
+    LimitOption,
+    StateOption,
+    Table,
 )
 from services.cli.render import Format, FormatOption, show_fields, show_rows
 from services.cli.stack import DirectoryOption, open_parts
@@ -42,9 +44,14 @@ _COLUMNS = (
     *("id", "url", "events", "bucket_id", "prefix", "is_enabled", "disabled_code"),
     *("failures", "failing_until", "created_at"),
 )
-_DELIVERIES = (
-    *("id", "notification_id", "state", "tries", "status", "error_code", "task_id"),
-    *("created_at", "ended_at"),
+_DELIVERIES = Table(
+    entity=Delivery,
+    columns=(
+        *("id", "notification_id", "state", "tries", "status", "error_code", "task_id"),
+        *("created_at", "ended_at"),
+    ),
+    empty="no deliveries",
+    states=DeliveryState,
 )
 #: What nobody is shown.
 _HIDDEN = ("secrets",)
@@ -66,7 +73,7 @@ def list_(
 def deliveries(
     tenant: TenantArgument,
     subscription_id: IdArgument,
-    state: Annotated[DeliveryState | None, typer.Option(help="Only those.")] = None,
+    state: StateOption = None,
     before: BeforeOption = None,
     limit: LimitOption = DEFAULT_LIMIT,
     output: FormatOption = Format.TABLE,
@@ -74,11 +81,9 @@ def deliveries(
 ) -> None:
     """List what was sent to a subscription, newest first."""
     with reading(directory) as session:
-        where = [Delivery.subscription_id == find_subscription(session, tenant, subscription_id).id]
-        if state is not None:
-            where.append(Delivery.state == state)
-        rows = newest(session, Delivery, *where, before=before, limit=limit)
-    show_page(rows, _DELIVERIES, output, limit=limit, empty="no deliveries")
+        own = Delivery.subscription_id == find_subscription(session, tenant, subscription_id).id
+        rows = _DELIVERIES.read(session, own, state=state, before=before, limit=limit)
+    _DELIVERIES.show(rows, output, limit=limit)
 
 
 @app.command("test")

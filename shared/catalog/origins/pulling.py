@@ -6,7 +6,7 @@ open, over all nodes; whoever comes second finds the first one's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shared.catalog.context import Catalogue
+from shared.catalog.limits import check_key
 from shared.catalog.models import (
     LIVING,
     Bucket,
@@ -29,7 +30,9 @@ from shared.catalog.origins.policy import StoredOrigin, StoredRule
 from shared.catalog.payloads import ORIGIN_PULL, PullOrigin
 from shared.catalog.regions import region_of
 from shared.catalog.uploading.arriving import is_arriving
-from shared.core.errors import NotFoundError
+from shared.core.errors import ConflictError, NotFoundError
+
+QUEUE = "origin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +114,42 @@ def begin_pull(
         ORIGIN_PULL,
         PullOrigin(pull_id=pull.id),
         tenant_id=bucket.tenant_id,
-        region=region_of(session, bucket, "origin"),
+        region=region_of(session, bucket, QUEUE),
         trace_parent=trace_parent,
     )
     pull.task_id = enqueued.id
     session.flush()
     return Pulling(pull.id, enqueued.id, created=True)
+
+
+def pull_now(
+    session: Session,
+    catalogue: Catalogue,
+    bucket: Bucket,
+    key: str,
+    *,
+    admit: Callable[[str], None] = lambda _region: None,
+    trace_parent: str | None = None,
+) -> OriginPull:
+    """Begin the pull of an absent key that somebody asks for by name, or find the one that is open.
+
+    `admit` is asked, and may refuse, with the region that the work goes to. Raises ConflictError:
+    `origin_no_rule`, `object_exists`; SwitchedOffError.
+    """
+    check_key(key)
+    catalogue.need(QUEUE)
+    rule = rule_of(bucket, key)
+    if rule is None:
+        raise ConflictError("no rule of the bucket counts for this key", code="origin_no_rule")
+    admit(region_of(session, bucket, QUEUE))
+    begun = begin_pull(
+        session, catalogue, bucket, key, rule, is_asked_for=True, trace_parent=trace_parent
+    )
+    if isinstance(begun, NothingToPull):
+        raise ConflictError(f"the object is {begun.reason}", code="object_exists")
+    pull = get_pull(session, bucket.id, begun.pull_id)
+    session.refresh(pull)
+    return pull
 
 
 def is_missed(session: Session, bucket_id: int, key: str, rule_id: str) -> bool:
