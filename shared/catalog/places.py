@@ -58,6 +58,19 @@ def stored_places(
     )
 
 
+def lost_places(session: Session, blob_id: int) -> list[int]:
+    """Return the stored locations of a blob that are known to be lost: they prove nothing."""
+    return list(
+        session.scalars(
+            sa.select(Location.id).where(
+                Location.blob_id == blob_id,
+                Location.state == LocationState.STORED,
+                ~is_good(),
+            )
+        )
+    )
+
+
 def lock_location(session: Session, location_id: int) -> Location | None:
     """Lock a location after its blob; None when it is not there."""
     return session.scalars(

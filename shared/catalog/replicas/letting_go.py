@@ -26,9 +26,9 @@ from shared.catalog.models import (
     utc_clock,
     utc_now,
 )
-from shared.catalog.places import lock_location, stored_places
+from shared.catalog.places import lock_location, lost_places, stored_places
 from shared.catalog.replicas.limits import PAGE_ROWS, ReplicaLimits
-from shared.catalog.replicas.planning import find, known_losses, let_go
+from shared.catalog.replicas.planning import find, let_go
 from shared.catalog.replicas.rules import wanted
 from shared.catalog.replicas.walking import note_turn, page_of_versions, rules_in
 from shared.core.clock import Deadline
@@ -126,7 +126,7 @@ def _others(session: Session, *, blob_id: int, channel: str) -> list[Location]:
     asked = wanted(session, blob_id)
     return [
         one
-        for one in stored_places(session, blob_id, besides=known_losses(session, blob_id))
+        for one in stored_places(session, blob_id, besides=lost_places(session, blob_id))
         if one.channel != channel and asked.allows(one.channel)
     ]
 

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from shared.catalog.context import Catalogue
 from shared.catalog.locking import lock_blobs
 from shared.catalog.models import BlobState, Location, LocationState, utc_clock
-from shared.catalog.places import lock_location, stored_places
-from shared.catalog.replicas.planning import known_losses, repair
+from shared.catalog.places import lock_location, lost_places, stored_places
+from shared.catalog.replicas.planning import repair
 from shared.catalog.replicas.rules import wanted
 from shared.catalog.restores import losses as restoring
 from shared.catalog.restores.losses import FoundBy
@@ -57,7 +57,7 @@ def report_loss(
         found_by=str(found_by),
         detail=detail,
     )
-    lost = {location_id, *known_losses(session, blob.id)}
+    lost = {location_id, *lost_places(session, blob.id)}
     others = stored_places(session, blob.id, besides=lost)
     if not others:
         restoring.report_loss(

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from shared.catalog.models import Location, LocationAudit, utc_now
 from shared.catalog.replicas.job import ReplicaJob
 from shared.catalog.replicas.limits import ReplicaLimits
+from shared.catalog.restores.losses import FoundBy, report_loss
 from shared.core.clock import Deadline
 from shared.storage.errors import ChannelUnavailable
 from tests.integration.handlers.sweeping import passes, sweeper
@@ -125,6 +126,23 @@ def test_copies_of_a_removed_rule_go_after_the_grace(copies: Copies, stand: Stan
     turn(stand)
     assert stand.work_all("replica") == ["completed"]
     assert copies.content(blob, "b") == CONTENT
+
+
+def test_a_removed_rules_copy_stays_while_the_other_is_reported_lost(
+    copies: Copies, stand: Stand
+) -> None:
+    """Its channel says that something is there: perhaps not what should be."""
+    blob = copies.store("x", CONTENT)
+    stand.work_all("replica")
+    location = copies.stored(blob, "a")
+    stand.db.run_session(
+        lambda session: report_loss(
+            session, stand.catalogue, location_id=location.id, found_by=FoundBy.OPERATOR
+        )
+    )
+    copies.rules()
+    assert turn(stand)["kept"] == 1
+    assert copies.places(blob) == {"a": ["stored"], "b": ["stored"]}
 
 
 def test_a_removed_rules_copy_stays_where_another_bucket_wants_it(
