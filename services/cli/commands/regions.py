@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from services.cli.render import Format, FormatOption, show_fields, show_rows
 from services.cli.stack import DirectoryOption, open_parts
 from shared.catalog.draining import move_waiting
-from shared.catalog.regions import BASE, drain, list_regions, reopen
+from shared.catalog.regions import BASE, drain, list_regions, reopen, unconsumed_queues
 from shared.core.clock import Deadline
 from shared.outbox.nodes import live_nodes
 from shared.outbox.window import Place
@@ -97,9 +97,19 @@ def drain_(
 
 @app.command("reopen")
 def reopen_(region: RegionName, directory: DirectoryOption = _HERE) -> None:
-    """Let a drained region have its new work again."""
+    """Let a drained region have its new work again; warns where nobody would do it."""
     with open_parts(directory) as parts:
-        parts.outbox.context.db.run_session(lambda session: reopen(session, region))
+        db = parts.outbox.context.db
+        db.run_session(lambda session: reopen(session, region))
+        missing = db.run_session(
+            lambda session: unconsumed_queues(session, region, like=BASE), read_only=True
+        )
+    if missing != []:
+        what = "anything" if missing is None else ", ".join(missing)
+        sys.stderr.write(
+            f"nobody consumes {what} in region {region} now: its work waits, unless its buckets "
+            "allow the base queues\n"
+        )
 
 
 def _said(region: str | None) -> str | None:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from services.cli.app import run
 from shared.catalog.models import Blob, Version
 from shared.catalog.secret_box import SecretBox
+from shared.outbox.nodes import NodeWriter
 from shared.outbox.schema import tasks
 from shared.runtime.schema import EXPECTED_HEAD
 from shared.runtime.settings import own_variables
@@ -220,6 +221,24 @@ def test_queues_channels_copies_and_pulls_are_looked_at(stack: Stack, blox: Blox
     assert blox("nodes").code == 0
     shown = blox("buckets", "show", *WHERE, *_JSON).json
     assert (shown["name"], shown["lifecycle"], shown["backup"]) == (BUCKET, None, None)
+
+
+def test_a_region_without_workers_is_drained_and_opened_with_a_word(
+    stack: Stack, blox: Blox
+) -> None:
+    stack.make_bucket("far", region="eu")
+    refused = blox("regions", "drain", "eu")
+    assert refused.code == 4
+    assert "nobody consumes anything in the base queues" in refused.err
+    NodeWriter(stack.deps.outbox.context).write(
+        role="worker", queues=["upload", "delete"], threads=1
+    )
+    drained = blox("regions", "drain", "eu", *_JSON).json
+    assert (drained["region"], drained["to"], drained["waiting"]) == ("eu", "(base)", 0)
+    opened = blox("regions", "reopen", "eu")
+    assert opened.code == 0
+    assert "nobody consumes anything in region eu now" in opened.err
+    assert blox("regions", "drain", "eu", "--to", "us", "--force").code == 0
 
 
 def test_every_command_says_what_it_does(blox: Blox) -> None:
