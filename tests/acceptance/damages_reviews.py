@@ -90,6 +90,11 @@ def _run_alone(still: Still) -> None:
     _changed_rules(still, state="running", task_id=999_999)
 
 
+def _two_runs(still: Still) -> None:
+    for _ in range(2):
+        _changed_rules(still, state="running")
+
+
 def _quarantine_lost(still: Still) -> None:
     still.change(Version, still.cast.blocked, staging_key=None)
 
@@ -110,6 +115,7 @@ REVIEW_DAMAGES = (
     Damage("nobody reviews", _nobody_reviews, _PRESENT, "no run reviews them"),
     Damage("run is over", _run_is_over, _PRESENT, "is cancelled"),
     Damage("run alone", _run_alone, "unfinished rows have their task", "task 999999 is not there"),
+    Damage("two runs", _two_runs, "a bucket has one run of re-reviews", "2 runs of re-reviews"),
     Damage("quarantine lost", _quarantine_lost, "what is held is there", "in quarantine, but"),
     Damage(
         "quarantine of nobody",

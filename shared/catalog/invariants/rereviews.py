@@ -44,6 +44,7 @@ def rereview_breaches(session: Session, swept: dt.datetime) -> Iterator[Breach]:
     """
     yield from _unjudged(session)
     yield from _runs_without_task(session)
+    yield from _two_runs(session)
     yield from _quarantine_lost(session)
     yield from _quarantine_of_nobody(session, swept)
 
@@ -120,6 +121,18 @@ def _runs_without_task(session: Session) -> Iterator[Breach]:
     for run_id, task_id, state in session.execute(query):
         detail = f"running, but its task {task_id} is {state or 'not there'}"
         yield Breach("unfinished rows have their task", f"run of re-reviews {run_id}", detail)
+
+
+def _two_runs(session: Session) -> Iterator[Breach]:
+    query = (
+        sa.select(ReviewRun.bucket_id, sa.func.count())
+        .where(ReviewRun.state == ReviewRunState.RUNNING)
+        .group_by(ReviewRun.bucket_id)
+        .having(sa.func.count() > 1)
+    )
+    for bucket_id, count in session.execute(query):
+        detail = f"{count} runs of re-reviews are under way"
+        yield Breach("a bucket has one run of re-reviews", f"bucket {bucket_id}", detail)
 
 
 def _quarantine_lost(session: Session) -> Iterator[Breach]:
