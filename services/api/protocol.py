@@ -110,6 +110,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._is_refused:
             return
         self._is_refused = True
+        if self._is_answer_due():
+            # A request that came whole: its answer first, and nothing after it.
+            self.cycle.keep_alive = False
+            self.flow.resume_reading()
+            return
         if self._may_answer():
             answer = Problem(status, code, detail)
             lines = [STATUS_LINE[status], b"connection: close\r\n"]
@@ -117,15 +122,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.write(b"".join([*lines, b"\r\n", bytes(answer.body)]))
         self.transport.close()
 
+    def _is_answer_due(self) -> bool:
+        """Tell whether a request that is being served has nothing to do with what is refused."""
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete or not self._in_head:
+            return False
+        # What follows a body that nobody has seen the end of yet belongs to it: it is too long.
+        return cycle.response_started or not cycle.body or bool(self.pipeline)
+
     def _may_answer(self) -> bool:
         """Tell whether the next bytes may be an answer to what is refused."""
         # uvicorn has no cycle before the first request, whatever its annotation says.
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete:
             return True
-        if self._in_head or self.pipeline or cycle.response_started:
+        if self.pipeline or cycle.response_started:
             return False  # Another answer is due first, or on its way.
-        # The body of the request that is being served is broken: this is its answer.
+        # The body of the request that is being served is broken, or goes on: this is its answer.
         cycle.disconnected = True
         cycle.message_event.set()
         return True

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +19,10 @@ from tests.integration.api.serving import Address, connection, read_answer, serv
 
 CLOSE = b"host: x\r\nconnection: close\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+
+
+#: Set once a paused request has its body.
+SEEN = threading.Event()
 
 
 class Body(bytearray):
@@ -38,6 +44,14 @@ def address() -> Iterator[Address]:
         await stream_body(request, body, idle_seconds=5)
         # Looked up only now, as the routes with a JSON body do.
         return {"body": body.decode(), "late": request.headers.get("x-late")}
+
+    @app.put("/pause")
+    async def pause(request: Request) -> dict[str, str]:
+        body = Body()
+        await stream_body(request, body, idle_seconds=5)
+        SEEN.set()
+        await asyncio.sleep(0.3)
+        return {"body": body.decode()}
 
     app.add_middleware(Edge, max_header_bytes=4096)
     with serving(app, max_header_bytes=4096) as served:
@@ -115,6 +129,25 @@ def test_framing_without_end_is_cut_off_before_it_fills_memory(
 def test_broken_chunk_is_answered(address: Address, chunk: bytes) -> None:
     answer = ask(address, b"PUT /echo HTTP/1.1\r\n" + CLOSE + CHUNKED + chunk)
     assert (status_of(answer), document(answer)["code"]) == (400, "bad_request")
+
+
+LONGER = b"PUT /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello"
+
+
+def test_body_that_is_longer_than_announced_is_refused(address: Address) -> None:
+    """What comes along with it shows that the length is wrong: nobody has seen its end yet."""
+    answer = ask(address, LONGER + b" and more")
+    assert (status_of(answer), document(answer)["code"]) == (400, "bad_request")
+
+
+def test_what_comes_after_a_request_does_not_take_its_answer(address: Address) -> None:
+    """It was served whole by then: its answer comes, and then the connection ends."""
+    with connection(address) as sock:
+        sock.sendall(b"PUT /pause HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello")
+        SEEN.wait(20)
+        sock.sendall(b" and more")
+        answer = read_answer(sock)
+    assert (status_of(answer), document(answer)["body"]) == (200, "hello")
 
 
 def test_body_in_another_coding_than_chunks_is_refused(address: Address) -> None:
