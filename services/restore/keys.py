@@ -72,8 +72,8 @@ class KeyRestore:
     def run(self) -> Fail | None:
         """Go through the manifest from the cursor on; a Fail when there is none to read."""
         manifest = self._manifest()
-        if manifest is None:
-            return Fail("unrecoverable", "no complete manifest can be read")
+        if isinstance(manifest, Fail):
+            return manifest
         failpoint("restore.after_manifest")
         while self._offset < manifest.size:
             for offset, document in self._look(manifest):
@@ -88,16 +88,17 @@ class KeyRestore:
         self._flush()
         return None
 
-    def _manifest(self) -> HeldManifest | None:
-        """Return the proven manifest; a damaged one is left for the next older."""
+    def _manifest(self) -> HeldManifest | Fail:
+        """Return the proven manifest; only a damaged one is left for the next older."""
         db = self._deps.db
         run_id = self._run_id or 0
         found = db.run_session(lambda session: find_manifest(session, run_id), read_only=True)
+        if found is None:
+            return Fail("backup_gone", "the backup is not there any more")
         # Two looks: bytes are also damaged on their way.
-        while found is None or not (self._is_proven(found) or self._is_proven(found)):
-            if found is not None:
-                content_id = found.content_id
-                db.run_session(partial(note_damage, content_id=content_id, detail="manifest"))
+        while not (self._is_proven(found) or self._is_proven(found)):
+            content_id = found.content_id
+            db.run_session(partial(note_damage, content_id=content_id, detail="manifest"))
             _log.error("manifest_unreadable", restore_id=self._id, run_id=self._run_id)
             found = fenced.fenced(
                 self._execution,
@@ -106,7 +107,7 @@ class KeyRestore:
                 body=partial(choose_older, restore_id=self._id),
             )
             if found is None:
-                return None
+                return Fail("unrecoverable", "no complete manifest can be read")
             self._base += self._offset
             self._run_id, self._offset = found.run_id, 0
         if found.is_damaged:

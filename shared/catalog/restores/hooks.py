@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from shared.catalog.models import Loss, LossState, RestoreState
+from shared.catalog.backups.runs import lock_run
+from shared.catalog.models import BackupRunState, Loss, LossState, RestoreState
 from shared.catalog.payloads import RestoreBlob, RunRestore
 from shared.catalog.restores.losses import end_loss, lock_blob_and_loss, reopen
 from shared.catalog.restores.runs import end_restore, lock_restore
@@ -65,10 +66,19 @@ class RestoreHooks:
         session.flush()
 
     def on_retry(self, session: Session, task: EndedTask) -> None:
-        """Let a restore go on from where it stopped."""
+        """Let a restore go on from where it stopped, in the backup that it was reading."""
         restore = lock_restore(session, _restore_id(task))
         if restore is None or restore.state not in (RestoreState.FAILED, RestoreState.CANCELLED):
             raise ConflictError("the restore is over", code="restore_over")
+        if restore.run_id is not None:
+            # While the restore was over, nothing kept its backup; another is another point in time.
+            run = lock_run(session, restore.run_id)
+            if run is None or run.state != BackupRunState.COMPLETE:
+                raise ConflictError(
+                    "the backup that it was reading is gone",
+                    code="backup_gone",
+                    run_id=restore.run_id,
+                )
         restore.state, restore.error_code, restore.ended_at = RestoreState.OPEN, None, None
         restore.task_id = task.id
         session.flush()

@@ -5,6 +5,7 @@ The decision is made by a look, and judged again by its conditions under the key
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,14 +16,26 @@ from shared.catalog.backups.manifest import Entry
 from shared.catalog.blobs import has_stored_location
 from shared.catalog.conditions import ANY, UNCONDITIONAL, Conditions
 from shared.catalog.context import Catalogue
-from shared.catalog.models import Blob, Bucket, Location, ObjectRow, Version
+from shared.catalog.models import (
+    LIVING,
+    Blob,
+    Bucket,
+    Copy,
+    CopyState,
+    Location,
+    ObjectRow,
+    Version,
+    by_index,
+    utc_clock,
+)
 from shared.catalog.places import is_good
 from shared.catalog.puts import Staged, lock_put, write_put
 from shared.catalog.restores.runs import Policy
 from shared.catalog.review_policy import ReviewPolicy
+from shared.catalog.uploading.arriving import is_arriving
 from shared.catalog.verdicts import has_passed
 from shared.catalog.writing import LockedPut, PutAnswer, store_at_once
-from shared.core.errors import NotFoundError
+from shared.core.errors import NotFoundError, PreconditionError
 
 #: What becomes of an entry. `restored` and what would be, in a dry run, are the same word.
 Outcome = Literal["restored", "same", "kept", "older", "refused", "unrecoverable"]
@@ -30,36 +43,77 @@ Outcome = Literal["restored", "same", "kept", "older", "refused", "unrecoverable
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be done with an entry; `conditions` hold while what was seen is still so."""
+    """What is to be done with an entry, while the key's `generation` is still the one seen.
+
+    `conditions` hold as long: of that generation, a review can end.
+    """
 
     outcome: Outcome
     conditions: Conditions = UNCONDITIONAL
     version_id: int | None = None
+    generation: int = 0
 
 
 def decide(session: Session, bucket_id: int, entry: Entry, policy: Policy) -> Decision:
-    """Look what stands under the key now, and apply the policy."""
-    served = session.scalars(
-        sa.select(Version)
-        .join(ObjectRow, ObjectRow.served_version_id == Version.id)
+    """Look what stands or is to come under the key now, and apply the policy.
+
+    What was acknowledged and cannot be read yet is there as well: no restore that spares what is
+    newer, or everything, may end it.
+    """
+    row = session.scalars(
+        sa.select(ObjectRow)
         .where(ObjectRow.bucket_id == bucket_id, ObjectRow.key == entry.key)
         .execution_options(populate_existing=True)
     ).one_or_none()
-    if served is None:
+    if row is None:
         return Decision("restored", Conditions(if_none_match=(ANY,)))
-    is_same = (
+    # Read first: whatever comes after it is met by another generation under the key's lock.
+    generation = row.generation
+    served = None if row.served_version_id is None else session.get(Version, row.served_version_id)
+    served_id = None if served is None else served.id
+    is_same = served is not None and (
         served.sha256 == entry.sha256
         and served.size_bytes == entry.size
         and served.content_type == entry.content_type
         and dict(served.user_metadata) == entry.metadata
     )
     if is_same:
-        return Decision("same", version_id=served.id)
-    if policy == "never":
-        return Decision("kept", version_id=served.id)
-    if policy == "if-newer" and entry.modified <= served.created_at:
-        return Decision("older", version_id=served.id)
-    return Decision("restored", Conditions(if_match=(served.etag,)))
+        return Decision("same", version_id=served_id)
+    if policy != "always":
+        coming = _coming(session, row, 0 if served is None else served.generation)
+        times = [*coming, *([] if served is None else [served.created_at])]
+        if times and policy == "never":
+            return Decision("kept", version_id=served_id)
+        if times and entry.modified <= max(times):
+            return Decision("older", version_id=served_id)
+    seen = (
+        Conditions(if_none_match=(ANY,)) if served is None else Conditions(if_match=(served.etag,))
+    )
+    return Decision("restored", seen, generation=generation)
+
+
+def _coming(session: Session, row: ObjectRow, generation: int) -> list[dt.datetime]:
+    """Return when the writes above a generation were acknowledged that are still to come.
+
+    They are in review, or their bytes are on the way: from another channel, or from their parts.
+    """
+    times = session.scalars(
+        sa.select(Version.created_at).where(
+            Version.object_id == row.id,
+            Version.state.in_(sorted(LIVING)),
+            Version.generation > generation,
+        )
+    ).all()
+    copies = sa.select(Copy.created_at).where(
+        Copy.state == CopyState.PENDING,
+        Copy.target_object_id == row.id,
+        Copy.generation > generation,
+    )
+    found = [*times, *session.scalars(by_index(copies, Copy, "ix_copies_state")).all()]
+    if is_arriving(session, session.get_one(Bucket, row.bucket_id), row.key):
+        now = session.scalar(sa.select(utc_clock()))
+        found.extend([] if now is None else [now])
+    return found
 
 
 def is_stored_here(session: Session, tenant_id: str, sha256: str, size_bytes: int) -> bool:
@@ -118,6 +172,8 @@ class KeyCommit:
         )
         if self._staging_key is None:
             put = replace(put, facts=replace(put.facts, staging_key=None))
+        if put.locked.row.generation != self._decision.generation:
+            raise PreconditionError("the key was written or deleted meanwhile")
         self._put = put
         return put.older_tasks
 
