@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 from sqlalchemy.orm import Session
@@ -14,15 +15,24 @@ from services.cli.commands.common import (
     TenantArgument,
     change,
     fields_of,
+    reading,
 )
-from services.cli.commands.listing import Table, add_bucket_action, add_bucket_list, add_bucket_show
-from services.cli.render import Format, FormatOption, show_fields
+from services.cli.commands.listing import (
+    DEFAULT_LIMIT,
+    LimitOption,
+    Table,
+    add_bucket_action,
+    add_bucket_list,
+    add_bucket_show,
+)
+from services.cli.render import Format, FormatOption, show_fields, show_rows
 from services.cli.stack import DirectoryOption
+from shared.catalog.backups.listing import list_items
 from shared.catalog.backups.retention import prune_run
 from shared.catalog.backups.runs import cancel_run, enqueue_prune, manual_slot, open_run
 from shared.catalog.buckets import get_bucket
 from shared.catalog.context import Catalogue
-from shared.catalog.models import BackupRun, BackupRunState
+from shared.catalog.models import BackupItemState, BackupRun, BackupRunState
 from shared.core.errors import NotFoundError
 
 app = typer.Typer(help="Back buckets up.", no_args_is_help=True)
@@ -73,6 +83,30 @@ add_bucket_action(
     cancel_run,
     about="Stop an open backup; the next one finds what it has copied.",
 )
+
+
+@app.command()
+def items(
+    tenant: TenantArgument,
+    bucket: BucketArgument,
+    run_id: IdArgument,
+    state: Annotated[
+        BackupItemState | None, typer.Option(help="Only those: a backup lacks `lost` and `failed`.")
+    ] = None,
+    after: Annotated[int, typer.Option(help="Only ids above this: the next page.")] = 0,
+    limit: LimitOption = DEFAULT_LIMIT,
+    output: FormatOption = Format.TABLE,
+    directory: DirectoryOption = HERE,
+) -> None:
+    """List a backup's contents with some of their keys, until the backup is dropped."""
+    with reading(directory) as session:
+        run = _of(session, get_bucket(session, tenant, bucket).id, run_id)
+        found = list_items(session, run, state=state, after=after, limit=limit)
+        rows = [asdict(item) for item in found]
+    columns = ("id", "keys", "state", "size_bytes", "error_code", "task_id", "ended_at")
+    show_rows(rows, columns, output, empty="no contents")
+    if output is Format.TABLE and len(rows) == limit:
+        typer.echo(f"more: --after {rows[-1]['id']}")
 
 
 @app.command()
