@@ -25,6 +25,7 @@ def _register(parts: Parts) -> None:
             channels=parts.channels,
             staging=parts.staging,
             slots=parts.slots,
+            reserve_bytes=parts.settings.staging.min_free_bytes,
         ),
     )
 

@@ -15,7 +15,8 @@ from shared.storage.staging import Staging
 class Deps:
     """The database, the catalogue, channels and staging.
 
-    `page_entries` are dealt with before the cursor is written; `page_seconds` bounds that as well.
+    Staging keeps `reserve_bytes` free for what clients send. `page_entries` are dealt with before
+    the cursor is written; `page_seconds` bounds that as well.
     """
 
     db: Database
@@ -23,5 +24,6 @@ class Deps:
     channels: ChannelBook
     staging: Staging
     slots: ChannelSlots = field(default_factory=ChannelSlots)
+    reserve_bytes: int = 0
     page_entries: int = 200
     page_seconds: float = 5.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import structlog
@@ -12,16 +13,23 @@ from services.restore.deps import Deps
 from shared.catalog.backups.damage import note_damage, note_right
 from shared.catalog.backups.held import HeldCopy, held_copies
 from shared.catalog.backups.manifest import Entry
-from shared.core.errors import RequestError, ResourceBusy
+from shared.core.errors import ResourceBusy, TransientError
 from shared.outbox import Execution
 from shared.storage.awake import awake
 from shared.storage.errors import ChannelError, ObjectMissing, SourceUnavailable
 from shared.storage.registry import OpenChannel
+from shared.storage.staging_parts import StagingBusy
 
 #: Bytes of a content that are in memory at a time.
 PIECE_BYTES = 8 * 1024 * 1024
 
 _log = structlog.get_logger("restore")
+
+
+class StagingTrouble(TransientError):
+    """Staging takes nothing at the moment."""
+
+    code = "staging_unavailable"
 
 
 class _Damaged(Exception):
@@ -34,7 +42,7 @@ def fetch(execution: Execution, deps: Deps, tenant_id: str, entry: Entry) -> str
     None when no target has the right bytes any more: those that should are noted as damaged, when
     two looks agree. What was noted before is asked last, and is right again if it proves so.
     Raises SourceUnavailable when one that may have them cannot be read, ResourceBusy when it does
-    not answer and has its share of the threads, and ChannelFull.
+    not answer and has its share of the threads, and StagingTrouble when staging takes nothing.
     """
     candidates = deps.db.run_session(
         lambda session: held_copies(
@@ -83,25 +91,40 @@ def _from(execution: Execution, deps: Deps, held: HeldCopy, entry: Entry) -> str
     if found is None:
         raise _Away("the channel is gone")
     digest = hashlib.sha256()
-    with (
-        deps.slots.reading(execution, found[0]),
-        deps.staging.writer(declared_size=entry.size) as writer,
-    ):
-        try:
-            for piece in _pieces(execution, found[0], held.key, entry.size):
-                digest.update(piece)
+    with deps.slots.reading(execution, found[0]), ExitStack() as stack:
+        with _staging():
+            writer = stack.enter_context(
+                deps.staging.writer(declared_size=entry.size, reserve_bytes=deps.reserve_bytes)
+            )
+        for piece in _read(_pieces(execution, found[0], held.key, entry.size)):
+            digest.update(piece)
+            with _staging():
                 writer.write(piece)
-        except ObjectMissing:
-            raise
-        except ChannelError as error:
-            if error.code == "short_read":
-                raise _Damaged("the object is short") from error
-            raise _Away(str(error)) from error
-        except RequestError as error:
-            raise _Damaged(str(error)) from error
         if digest.hexdigest() != entry.sha256:
             raise _Damaged(f"SHA-256 {digest.hexdigest()}")
-        return writer.finish().key
+        with _staging():
+            return writer.finish().key
+
+
+def _read(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Say of a target that fails whether it is away, or keeps other bytes."""
+    try:
+        yield from pieces
+    except ObjectMissing:
+        raise
+    except ChannelError as error:
+        if error.code == "short_read":
+            raise _Damaged("the object is short") from error
+        raise _Away(str(error)) from error
+
+
+@contextmanager
+def _staging() -> Iterator[None]:
+    """Keep what staging does not take apart from what a target does not give."""
+    try:
+        yield
+    except (ChannelError, StagingBusy) as error:
+        raise StagingTrouble(str(error)) from error
 
 
 def _pieces(execution: Execution, opened: OpenChannel, key: str, size: int) -> Iterator[bytes]:

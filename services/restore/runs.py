@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from services.restore.deps import Deps
+from services.restore.fetching import StagingTrouble
 from services.restore.keys import KeyRestore
 from services.restore.search import search
 from shared.catalog import fenced
@@ -18,12 +19,15 @@ from shared.outbox import Execution
 from shared.outbox.completion import Completion
 from shared.storage.errors import BreakerOpen
 
+#: Seconds for which a restore rests whose bytes staging does not take.
+STAGING_SECONDS = 30.0
+
 
 def run_restore(execution: Execution, payload: RunRestore, deps: Deps) -> Fail | Snooze | None:
     """Carry a restore on from its cursor to its end, and complete the task with it.
 
     Every key is one transaction that also moves the cursor. Waits uncounted for a target that is
-    left alone.
+    left alone, and for room in staging.
     """
     failpoint("restore.run_claimed")
     restore = deps.db.run_session(
@@ -44,6 +48,8 @@ def run_restore(execution: Execution, payload: RunRestore, deps: Deps) -> Fail |
                 return failed
     except BreakerOpen as error:
         return Snooze(error.retry_after_seconds + 0.1, reason=str(error))
+    except StagingTrouble as error:
+        return Snooze(STAGING_SECONDS, reason=str(error))
     failpoint("restore.before_run_commit")
     _complete(execution, restore.id, deps)
     failpoint("restore.after_run_commit")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy.orm import Session
 
@@ -86,3 +88,22 @@ def test_a_restore_whose_backup_went_is_not_gone_on_with_in_another(stand: Backu
     assert refused.value.code == "backup_gone"
     assert stand.restore_row(begun.id).state == "cancelled"
     assert bytes_of(stand, bucket, "k") == b"present"
+
+
+def test_a_full_staging_is_waited_for_and_nobody_elses_fault(stand: BackupStand) -> None:
+    bucket = stand.backed_up()
+    stand.stored(bucket, "k", b"content")
+    stand.back_up(bucket)
+    stand.remove(bucket, "k")
+    stand.work_all("delete")
+    roomy = stand.restore
+    stand.restore = replace(roomy, reserve_bytes=2**60)
+    begun = open_one(stand, bucket)
+    assert begun.task_id is not None
+    assert stand.work(begun.task_id) == "scheduled"
+    assert stand.bench.columns(begun.task_id)["attempt"] == 0
+    assert [one.state for one in stand.contents()] == ["stored"]
+    stand.restore = roomy
+    stand.bench.set(begun.task_id, state="pending")
+    assert stand.work(begun.task_id) == "completed"
+    assert bytes_of(stand, bucket, "k") == b"content"
