@@ -155,7 +155,7 @@ class Stand:
             channels=self.channels,
             outside=Outside(fetch=fetcher, secrets=self.secrets, call_seconds=10.0),
         )
-        self.delete = deleting.Deps(db=self.db, channels=self.channels)
+        self.delete = deleting.Deps(db=self.db, channels=self.channels, slots=self.slots)
         self.replica = replicating.Deps(
             db=self.db, catalogue=self.catalogue, channels=self.channels
         )

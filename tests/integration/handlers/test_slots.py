@@ -14,6 +14,7 @@ import pytest
 
 from shared.catalog import sending
 from shared.catalog.channel_slots import resource_of, slots_in_use
+from shared.catalog.models import Location, LocationState, utc_clock
 from shared.coordination.slots import RedisSlots, reservation
 from shared.core.errors import ResourceBusy
 from shared.core.outcomes import Snooze
@@ -52,6 +53,23 @@ def _occupy(slots: RedisSlots, *channels: str) -> None:
 
 def _release(slots: RedisSlots, channel: str) -> None:
     slots.release(f"channel:{channel}", "another")
+
+
+def _stands_on(stand: Stand, blob_id: int, channel: str) -> None:
+    """Let a blob stand on one more channel."""
+    (first,) = stand.locations(blob_id)
+    row = Location(
+        blob_id=blob_id,
+        channel=channel,
+        key="default/second",
+        state=LocationState.STORED,
+        task_id=first.task_id,
+        fence=first.fence,
+        attempt=0,
+        created_at=utc_clock(),
+        stored_at=utc_clock(),
+    )
+    stand.db.run_session(lambda session: session.add(row))
 
 
 def _break(stand: Stand, name: str, *, is_open: bool = True) -> None:
@@ -116,6 +134,32 @@ def test_end_of_one_upload_wakes_the_next(stand: Stand, slots: RedisSlots) -> No
     assert stand.work(first.task_id) == "completed"
     assert stand.state(second.task_id) == "pending"
     assert stand.work(second.task_id) == "completed"
+
+
+def test_deletion_takes_a_place_and_waits_for_one_after_what_it_can_do(
+    stand: Stand, slots: RedisSlots
+) -> None:
+    bucket = stand.bucket(channels=["a"])
+    put = stand.put(bucket, "a.txt", SMALL)
+    assert stand.work(put.task_id) == "completed"
+    blob_id = stand.version(put.version_id).blob_id
+    assert blob_id is not None
+    _stands_on(stand, blob_id, "b")
+    stand.remove(bucket, "a.txt")
+    (task_id,) = stand.waiting("delete")
+    _occupy(slots, "a")
+    assert stand.work(task_id) == "blocked"
+    row = stand.task(task_id)
+    assert (row["resource_key"], row["attempt"]) == ("channel:a", 0)
+    assert {one.channel: (one.state, one.tries) for one in stand.locations(blob_id)} == {
+        "a": ("stored", 0),
+        "b": ("tombstone", 0),
+    }
+    _release(slots, "a")
+    assert ParkedScan(stand.bench.context, stand.bench.context.db.line()).run_once() == 1
+    assert stand.work(task_id) == "completed"
+    assert (slots.in_use("channel:a"), slots.in_use("channel:b")) == (0, 0)
+    assert stand.blob(blob_id).state == "deleted"
 
 
 def test_open_breakers_park_until_one_may_be_asked(stand: Stand, slots: RedisSlots) -> None:
