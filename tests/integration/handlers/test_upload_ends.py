@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shared.catalog.buckets import delete_bucket
+from shared.catalog.conditions import ANY, Conditions
 from shared.catalog.models import SessionState
 from shared.catalog.uploading import removal
 from shared.core.clock import Deadline
 from shared.core.errors import ConflictError, NotFoundError
 from shared.outbox.cancel import cancel
 from shared.outbox.manual import retry
+from shared.storage.channel import Part, Stored
 from shared.storage.errors import ChannelError, ChannelFull, ChannelUnavailable
 from shared.storage.faulty import FaultyChannel
 from shared.storage.file import FileChannel
@@ -96,6 +99,46 @@ def test_abort_stops_a_running_assembly(stand: Stand, other: Stand) -> None:
     assert stand.work_all("upload") == []
     passes(sweeper(stand), 2)
     assert files(stand) == set()
+
+
+class Overtaken(FaultyChannel):
+    """Lets somebody else act once a file is whole, before its writer hears of it."""
+
+    overtake: Callable[[], None] | None = None
+
+    def complete_upload(
+        self, key: str, upload_id: str, parts: Sequence[Part], *, deadline: Deadline
+    ) -> Stored:
+        stored = super().complete_upload(key, upload_id, parts, deadline=deadline)
+        overtake, self.overtake = self.overtake, None
+        if overtake is not None:
+            overtake()
+        return stored
+
+
+@pytest.mark.parametrize("wanted", [None, (ANY,)])
+def test_worker_that_lost_its_lease_does_no_harm_to_the_file_of_the_next(
+    stand: Stand, other: Stand, tmp_path: Path, wanted: tuple[str, ...] | None
+) -> None:
+    """Both joined into one file; the other's commit even makes the late one's condition false."""
+    channel = Overtaken(FileChannel(tmp_path / "staging", name="staging"))
+    other.staging = Staging(channel)
+    other.upload = replace(other.upload, staging=other.staging)
+    conditions = Conditions(if_none_match=wanted)
+    upload = frozen(stand, stand.bucket(), "a", PARTS, conditions=conditions)
+    task_id = upload.task_id or 0
+    execution = other.claim(task_id)
+
+    def overtake() -> None:
+        stand.bench.set(task_id, state="pending", owner=None, lease_until=None)
+        assert stand.work(task_id) == "completed"
+
+    channel.overtake = overtake
+    assert other.run(execution) == "completed"
+    version = version_of(stand, upload)
+    assert files(stand) == {version.staging_key}
+    assert stand.work_all("upload") == ["completed"]
+    assert stand.stored_bytes(version.id) == WHOLE
 
 
 def test_cancelled_task_fails_its_upload_which_can_be_tried_again(stand: Stand) -> None:
