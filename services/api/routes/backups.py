@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field, field_validator
 from sqlalchemy.orm import Session
 
+from services.api.admission import admitted_bucket
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
@@ -23,7 +24,6 @@ from shared.catalog.backups.retention import prune_run
 from shared.catalog.backups.runs import cancel_run, enqueue_prune, manual_slot, open_run
 from shared.catalog.buckets import get_bucket
 from shared.catalog.models import BackupItemState, BackupRun, BackupRunState
-from shared.catalog.regions import region_of
 from shared.core.errors import NotFoundError
 
 router = APIRouter(tags=["backups"], route_class=JsonRoute)
@@ -94,14 +94,7 @@ async def post_backup(caller: CallerDep, bucket: BucketName, ticket: TicketDep) 
     api = caller.api
 
     def work(session: Session, principal: Principal) -> Answer:
-        api.deps.catalogue.need("backup")
-        found = get_bucket(session, principal.tenant_id, bucket)
-        api.backlog.check(
-            session,
-            queue="backup",
-            region=region_of(session, found, "backup"),
-            tenant_id=principal.tenant_id,
-        )
+        found = admitted_bucket(api, session, principal, bucket, queue="backup")
         run = open_run(session, api.deps.catalogue, found.id, slot=manual_slot())
         return Answer(202, BackupView.model_validate(run).model_dump(mode="json"))
 

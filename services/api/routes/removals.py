@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 from sqlalchemy.orm import Session
 
+from services.api.admission import admitted_bucket
 from services.api.auth import actor
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
@@ -20,7 +21,6 @@ from services.api.views import MAX_ID, OrderBody, PageView, Time, View
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.models import Removal
-from shared.catalog.regions import region_of
 from shared.catalog.removals import find_removal, start_removal
 
 router = APIRouter(tags=["objects"], route_class=JsonRoute)
@@ -70,13 +70,7 @@ async def post_removal(
     api = caller.api
 
     def work(session: Session, principal: Principal) -> Answer:
-        found = get_bucket(session, principal.tenant_id, bucket)
-        api.backlog.check(
-            session,
-            queue="delete",
-            region=region_of(session, found, "delete"),
-            tenant_id=principal.tenant_id,
-        )
+        found = admitted_bucket(api, session, principal, bucket, queue="delete")
         removal = start_removal(
             session,
             api.deps.catalogue,

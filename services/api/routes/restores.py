@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 from sqlalchemy.orm import Session
 
+from services.api.admission import admitted_bucket
 from services.api.deps import CallerDep
 from services.api.idempotency import Answer, TicketDep
 from services.api.json_route import JsonRoute
@@ -26,7 +27,6 @@ from services.api.views import (
 from shared.catalog.accounts import Principal
 from shared.catalog.buckets import get_bucket
 from shared.catalog.models import Loss, LossState, Restore, RestoreItem
-from shared.catalog.regions import region_of
 from shared.catalog.restores.runs import RestoreSpec, cancel_restore, open_restore
 from shared.core.errors import NotFoundError
 
@@ -106,14 +106,7 @@ async def post_restore(
     at = to_naive_utc(spec.at)
 
     def work(session: Session, principal: Principal) -> Answer:
-        api.deps.catalogue.need("restore")
-        found = get_bucket(session, principal.tenant_id, bucket)
-        api.backlog.check(
-            session,
-            queue="restore",
-            region=region_of(session, found, "restore"),
-            tenant_id=principal.tenant_id,
-        )
+        found = admitted_bucket(api, session, principal, bucket, queue="restore")
         restore = open_restore(session, api.deps.catalogue, found, spec, at=at)
         return Answer(202, RestoreView.model_validate(restore).model_dump(mode="json"))
 
