@@ -139,7 +139,8 @@ class OutboxConsumer(Consumer):
                 messages.append(decode(body, self._queue_name))
             except (ValueError, KeyError, TypeError, OverflowError, AttributeError):
                 _log.warning("message_unreadable", queue=self._queue_name, body=body[:200])
-        failpoint("fetch.after")
+        if bodies:
+            failpoint("fetch.after")
         return messages
 
     def _has_messages(self) -> bool:

@@ -230,6 +230,14 @@ BACKUP: dict[str, Run] = {
     "run": {
         "backup.claimed": "1",
         "backup.after_page": "2",
+        "backup.after_round": "2, the second time",
+        "backup.items_ended": "3, all of them",
+        "backup.after_manifest_intent": "4, its key is named",
+        "backup.after_entries": "4, entries are written",
+        "backup.after_manifest": "4",
+        "backup.after_commit": "5",
+    },
+    "item": {
         "backup.item_claimed": "3",
         "backup.after_intent": "3",
         "backup.after_checkpoint": "3",
@@ -240,12 +248,6 @@ BACKUP: dict[str, Run] = {
         "complete.before_commit": "3, before its COMMIT",
         "complete.after_commit": "3",
         "backup.after_item_commit": "3, the run is not woken",
-        "backup.after_round": "2, the second time",
-        "backup.items_ended": "3, all of them",
-        "backup.after_manifest_intent": "4, its key is named",
-        "backup.after_entries": "4, entries are written",
-        "backup.after_manifest": "4",
-        "backup.after_commit": "5",
     },
     "prune": {
         "backup.prune_claimed": "retention",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -140,27 +141,40 @@ def breaking(content: bytes) -> Callable[[socket.socket, Asked], None]:
 
 def test_backup_and_restore(ground: Ground, files: Files) -> None:
     tenant, http = files.tenant, files.tenant.http
-    tenant.bucket("kept", backup=BACKED_UP)
-    tenant.bucket("swept", backup=BACKED_UP)
-    tenant.bucket("failing", backup={**BACKED_UP, "target": "shaky"})
 
     def back_up(bucket: str) -> int:
-        begun = http.post(f"/buckets/{bucket}/backups").raise_for_status()
-        return int(begun.json()["task_id"])
+        begun = http.post(f"/buckets/{bucket}/backups")
+        if begun.status_code == 409:
+            # Its rule has begun one.
+            listed = http.get(f"/buckets/{bucket}/backups", params={"state": "open"}).json()
+            return int(listed["items"][0]["task_id"])
+        return int(begun.raise_for_status().json()["task_id"])
 
+    tenant.bucket("kept")
+    tenant.bucket("failing")
+    tenant.bucket("shaky", "shaky")
+    shaky = files.store(SMALL, "shaky")
     files.store(SMALL, "failing")
     kept = [files.store(LARGE, "kept") for _ in range(4)]
     ground.gate.shut()
+    tenant.bucket("failing", backup={**BACKED_UP, "target": "shaky"})
     failing = BACKUP["failing"]
     ground.kill_in_task("backup", failing, lambda: back_up("failing"), is_left=True)
     ground.gate.open()
+    tenant.bucket("shaky", "shaky", backup=BACKED_UP)
+    tenant.bucket("following", backup={**BACKED_UP, "mode": "continuous"})
+    follow = partial(files.store, LARGE, "following")
+    ground.kill_in_task("backup", BACKUP["item"], lambda: ground.made_by(follow, BACKUP_ITEM))
+    tenant.bucket("kept", backup=BACKED_UP)
     ground.kill_in_task("backup", BACKUP["run"], lambda: back_up("kept"))
     files.clean("backup")
 
+    tenant.bucket("swept")
     files.store(LARGE, "swept")
     ground.stop("backup")
     child = ground.start("backup", die_at="backup.after_bytes")
-    item = ground.made_by(lambda: back_up("swept"), BACKUP_ITEM)
+    rule = partial(tenant.bucket, "swept", backup=BACKED_UP)
+    item = ground.made_by(rule, BACKUP_ITEM)
     ground.dies(child, "backup.after_bytes")
     ground.hand_over(item)
     ground.need("backup")
@@ -168,12 +182,15 @@ def test_backup_and_restore(ground: Ground, files: Files) -> None:
     for step in BACKUP_SWEEPS["sweeps"]:
         ground.kill_scheduler(step)
 
-    def lose() -> int:
-        path = kept[0]
-        ground.lose("main", files.contents[path])
+    def lose(path: str, channel: str) -> int:
+        ground.lose(channel, files.contents[path])
         return ground.made_by(lambda: tenant.get(path), RESTORE_BLOB)
 
-    ground.kill_in_task("restore", RESTORE["blob"], lose)
+    ground.kill_in_task("restore", RESTORE["blob"], lambda: lose(kept[0], "main"))
+    ground.gate.shut_at(b"PUT /")
+    failing = RESTORE["failing"]
+    ground.kill_in_task("restore", failing, lambda: lose(shaky, "shaky"), is_left=True)
+    ground.gate.open()
     files.clean("backup", "restore")
 
     def search() -> int:

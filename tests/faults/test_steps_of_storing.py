@@ -246,8 +246,8 @@ def test_scheduler(ground: Ground, files: Files) -> None:
     ground.completed(task)
 
     # Bytes of an execution that is over, an upload that came too late, a file of a dead request.
-    lost = files.put(LARGE)
     ground.stop("upload")
+    lost = files.put(LARGE)
     ground.dies(ground.start("upload", die_at="storage.completed"), "storage.completed")
     ground.hand_over(lost)
     ground.start("upload")

@@ -17,13 +17,14 @@ class Gate:
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         self._is_open = True
+        self._word: bytes | None = None
         self._ends: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def shut(self) -> None:
         """Cut every connection, and refuse new ones from here on."""
         with self._lock:
-            self._is_open = False
+            self._is_open, self._word = False, None
             ends = list(self._ends)
         for end in ends:
             with contextlib.suppress(OSError):
@@ -33,6 +34,11 @@ class Gate:
         """Let everybody in again."""
         with self._lock:
             self._is_open = True
+
+    def shut_at(self, word: bytes) -> None:
+        """Shut when the next client says `word`, before the server hears it."""
+        with self._lock:
+            self._word = word
 
     def close(self) -> None:
         """End it for good."""
@@ -57,6 +63,9 @@ class Gate:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                if self._word is not None and self._word in data:
+                    self.shut()
+                    break
                 sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):
