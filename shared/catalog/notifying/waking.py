@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.context import Catalogue
-from shared.catalog.models import Delivery
+from shared.catalog.models import Delivery, by_index
 from shared.catalog.notifying.emitting import QUEUE
 from shared.core.clock import Deadline
 from shared.outbox.db import Database
@@ -47,7 +47,7 @@ def wake_deliveries(
 
 def _waiting(session: Session, *, tenant_id: str, after: int) -> list[tuple[int, int]]:
     """Return the next tasks of a tenant that wait for their time, each with its delivery."""
-    rows = session.execute(
+    statement = (
         sa.select(tasks.c.id, tasks.c.payload)
         .where(
             tasks.c.queue == QUEUE,
@@ -59,7 +59,9 @@ def _waiting(session: Session, *, tenant_id: str, after: int) -> list[tuple[int,
         .order_by(tasks.c.id)
         .limit(_PAGE)
     )
-    return [(row.id, _delivery_id(row.payload)) for row in rows]
+    # Else the order by id might choose to read all tasks there are.
+    statement = by_index(statement, tasks, "ix_tasks_claim")
+    return [(row.id, _delivery_id(row.payload)) for row in session.execute(statement)]
 
 
 def _delivery_id(payload: object) -> int:
