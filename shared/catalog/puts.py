@@ -17,7 +17,7 @@ from shared.catalog.conditions import UNCONDITIONAL, Conditions
 from shared.catalog.context import Catalogue
 from shared.catalog.lifecycle import UNTIMED, Lifetime
 from shared.catalog.limits import check_content_type, check_key, check_metadata, check_sha256
-from shared.catalog.locking import Content, LockedKey, lock_key, share_bucket
+from shared.catalog.locking import Content, LockedKey, share_bucket
 from shared.catalog.models import (
     Blob,
     BlobState,
@@ -32,6 +32,7 @@ from shared.catalog.possession import content_unknown, demand_possession
 from shared.catalog.regions import region_of
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.supersede import supersede_rows
+from shared.catalog.turns import judge, lock_made, refuse_overwritten
 from shared.catalog.verdicts import has_passed
 from shared.catalog.versions import enqueue_upload, refresh
 from shared.catalog.writing import (
@@ -42,7 +43,7 @@ from shared.catalog.writing import (
     insert_version,
     store_at_once,
 )
-from shared.core.errors import InvalidError, SupersededError, TooLargeError
+from shared.core.errors import InvalidError, TooLargeError
 
 __all__ = [
     "LockedPut",
@@ -51,8 +52,6 @@ __all__ = [
     "commit_put",
     "instant_upload",
     "lock_put",
-    "lock_turn",
-    "take_turn",
     "write_put",
 ]
 
@@ -122,24 +121,6 @@ def lock_put(
     )
     bucket, locked = _open(session, bucket_id, key, facts, conditions)
     return LockedPut(bucket, locked, facts)
-
-
-def lock_turn(session: Session, bucket_id: int, key: str) -> tuple[Bucket, LockedKey]:
-    """Take the locks that `take_turn` needs. Raises NotFoundError (`bucket_not_found`)."""
-    check_key(key)
-    bucket = share_bucket(session, bucket_id)
-    return bucket, _lock_made(session, bucket, key)
-
-
-def take_turn(session: Session, locked: LockedKey, conditions: Conditions) -> int:
-    """Acknowledge a write whose bytes are not ready yet: whoever writes after this has won.
-
-    Returns the generation that is taken for it. Raises PreconditionError; then nothing is written.
-    """
-    _judge(conditions, locked)
-    locked.row.generation += 1
-    session.flush()
-    return locked.row.generation
 
 
 def write_put(
@@ -251,44 +232,11 @@ def _open(
             max_object_bytes=bucket.max_object_bytes,
         )
     content = Content(bucket.tenant_id, facts.sha256, facts.size)
-    locked = _lock_made(session, bucket, key, content)
+    locked = lock_made(session, bucket, key, content)
     if facts.generation is not None:
-        _refuse_overwritten(session, locked, facts.generation)
-    _judge(conditions, locked)
+        refuse_overwritten(session, locked, facts.generation)
+    judge(conditions, locked)
     return bucket, locked
-
-
-def _lock_made(
-    session: Session, bucket: Bucket, key: str, content: Content | None = None
-) -> LockedKey:
-    locked = lock_key(session, bucket.id, key, create=True, content=content)
-    if locked is None:
-        raise LookupError("a key that is to be made is always there")
-    return locked
-
-
-def _judge(conditions: Conditions, locked: LockedKey) -> None:
-    served = locked.served
-    conditions.judge(None if served is None else served.etag)
-
-
-def _refuse_overwritten(session: Session, locked: LockedKey, generation: int) -> None:
-    """Raise SupersededError if a later write is or was readable; one in review does not count.
-
-    Also one that is deleted by now: what it has overwritten does not come back.
-    """
-    if locked.row.generation <= generation:
-        return
-    newer = sa.exists().where(
-        Version.object_id == locked.row.id,
-        Version.generation > generation,
-        sa.or_(
-            Version.state.not_in((VersionState.REVIEWING, VersionState.BLOCKED)),
-            Version.stored_at.is_not(None),
-        ),
-    )
-    if session.scalar(sa.select(newer)):
-        raise SupersededError("a later write of the key has won", generation=generation)
 
 
 def _policy(bucket: Bucket) -> ReviewPolicy | None:

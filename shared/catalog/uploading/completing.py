@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from shared.catalog.context import Catalogue
 from shared.catalog.models import SessionState, UploadSession
 from shared.catalog.payloads import UPLOAD_ASSEMBLE, AssembleUpload
-from shared.catalog.puts import lock_turn, take_turn
 from shared.catalog.regions import region_of
+from shared.catalog.turns import lock_turn, take_turn
 from shared.catalog.uploading.parts import drop_parts, parts_of
 from shared.catalog.uploading.rules import CompleteOrder, choose_parts, conditions_of
 from shared.catalog.uploading.sessions import check_takes_parts, find_session, lock_session
