@@ -22,6 +22,7 @@ from shared.catalog.models import (
 )
 from shared.catalog.payloads import DELETE_BLOB, DeleteBlob
 from shared.catalog.places import is_good
+from shared.catalog.regions import region_of_content
 from shared.core.errors import ConflictError
 
 
@@ -142,6 +143,7 @@ def enqueue_delete(
         DELETE_BLOB,
         DeleteBlob(blob_id=blob.id, generation=blob.generation),
         tenant_id=blob.tenant_id,
+        region=region_of_content(session, blob.id, "delete"),
         delay_seconds=delay_seconds,
         dedupe_key=f"blob:{blob.id}:{blob.generation}",
     )

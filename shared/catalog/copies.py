@@ -109,7 +109,7 @@ def copy_object(
     is_within = order.source_bucket_id == order.target_bucket_id
     if not (is_within or is_placed(session, blob, bucket)):
         catalogue.need("replica")
-        admit(bucket.region)
+        admit(region_of(session, bucket, "replica"))
         return _begin(session, catalogue, bucket, order, version, blob, target, facts)
     return write_copy(
         session,

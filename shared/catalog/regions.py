@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.models import Bucket, RegionRow, utc_clock, utc_now
+from shared.catalog.models import Bucket, RegionRow, Version, utc_clock, utc_now
 from shared.core.errors import ConflictError, InvalidError
 from shared.outbox.schema import consumed
 
@@ -56,6 +56,22 @@ def region_for(session: Session, region: str, fallback_seconds: float | None, qu
         )
     )
     return region if seen else BASE
+
+
+def region_of_content(session: Session, blob_id: int, queue: str) -> str:
+    """Return the region into whose queue a task of a content is to be put now.
+
+    That of the bucket whose version had it last, also when that version is over: its channels can
+    be reached there. The base queue when the bucket is gone.
+    """
+    found = session.execute(
+        sa.select(Bucket.region, Bucket.region_fallback_seconds)
+        .join(Version, Version.bucket_id == Bucket.id)
+        .where(Version.blob_id == blob_id)
+        .order_by(Version.id.desc())
+        .limit(1)
+    ).one_or_none()
+    return BASE if found is None else region_for(session, found[0], found[1], queue)
 
 
 def _end_of_drains(session: Session, region: str) -> str:

@@ -210,10 +210,12 @@ def enqueue_prune(
     """Enqueue the pruning of a bucket's target, unless it waits or runs already."""
     if not catalogue.serves("backup"):
         return
+    bucket = session.get(Bucket, bucket_id)
     catalogue.tasks.enqueue(
         session,
         BACKUP_PRUNE,
         PruneBackups(bucket_id=bucket_id, target=target),
         tenant_id=tenant_id,
+        region="" if bucket is None else region_of(session, bucket, "backup"),
         dedupe_key=f"prune:{bucket_id}:{target}",
     )

@@ -22,6 +22,7 @@ from shared.catalog.models import (
 )
 from shared.catalog.payloads import RESTORE_BLOB, RestoreBlob
 from shared.catalog.places import LOST, lock_location
+from shared.catalog.regions import region_of_content
 
 #: Seconds after which a loss that nothing could help with is tried again.
 AGAIN_SECONDS = 24 * 3600.0
@@ -169,6 +170,7 @@ def give_task(session: Session, catalogue: Catalogue, loss: Loss) -> None:
         RESTORE_BLOB,
         RestoreBlob(loss_id=loss.id),
         tenant_id=loss.tenant_id,
+        region=region_of_content(session, loss.blob_id, "restore"),
         dedupe_key=f"loss:{loss.id}:{loss.round}",
     ).id
     session.flush()

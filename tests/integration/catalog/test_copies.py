@@ -331,7 +331,7 @@ def test_copy_goes_where_the_work_of_the_targets_region_goes_now(world: World, b
     world.run(lambda session: drain(session, "eu", to="us", force=True))
     asked: list[str] = []
     begun = begin(world, bucket, into, admit=asked.append)
-    assert asked == ["eu"], "the backlog is that of the bucket's own region"
+    assert asked == ["us"], "the backlog is where its task goes"
     task = sa.select(tasks.c.region).where(tasks.c.id == begun.task_id)
     assert world.run(lambda session: session.scalar(task)) == "us"
 

@@ -8,8 +8,9 @@ from sqlalchemy.orm import Session
 
 from shared.catalog.buckets import BucketSpec, put_bucket
 from shared.catalog.draining import move_stragglers, move_waiting
-from shared.catalog.models import Bucket, RegionRow, utc_now
-from shared.catalog.regions import drain, list_regions, region_of, reopen
+from shared.catalog.models import Bucket, Location, RegionRow, utc_now
+from shared.catalog.regions import drain, list_regions, region_of, region_of_content, reopen
+from shared.catalog.restores.losses import FoundBy, report_loss
 from shared.core.clock import Deadline
 from shared.core.errors import ConflictError, InvalidError
 from shared.outbox.nodes import NodeWriter
@@ -45,6 +46,22 @@ def test_work_goes_to_the_region_while_somebody_was_there_lately(world: World, e
         connection.execute(sa.update(consumed).values(last_seen=utc_now(-61)))
     assert region == "eu"
     assert place(world, eu) == ""
+
+
+def test_the_work_for_a_content_goes_where_its_last_bucket_is(world: World, eu: int) -> None:
+    spec = BucketSpec(channels=["a"], region="eu")
+    world.run(lambda session: put_bucket(session, TENANT, "eu-photos", spec))
+    world.put_stored(eu, "k")
+    location = world.all(Location)[0]
+    world.run(
+        lambda session: report_loss(
+            session, world.catalogue, location_id=location.id, found_by=FoundBy.READ
+        )
+    )
+    assert [one.region for one in map(world.task, world.open_tasks("restore.blob"))] == ["eu"]
+    world.delete(eu, "k")
+    assert [one.region for one in map(world.task, world.open_tasks("delete.blob"))] == ["eu"]
+    assert world.run(lambda session: region_of_content(session, 0, "delete")) == ""
 
 
 def test_without_leave_it_waits_for_its_region(world: World, eu: int) -> None:
