@@ -147,6 +147,8 @@ def test_a_bucket_is_backed_up_and_restored(stack: Stack, blox: Blox) -> None:
     assert blox("backups", "cancel", *WHERE, str(backup["id"]), *_JSON).json["state"] == "cancelled"
     assert "cancelled" in blox("backups", "list", *WHERE).out
     assert blox("backups", "show", *WHERE, "77").code == 3
+    contents = ("backups", "items", *WHERE, str(backup["id"]), "--state", "failed")
+    assert blox(*contents).out == "no contents\n"
     lost = blox("restores", "start", *WHERE, "--mode", "content", "--dry-run", *_JSON).json
     assert (lost["mode"], lost["is_dry_run"], lost["state"]) == ("content", True, "open")
     assert blox("restores", "items", *WHERE, str(lost["id"])).out == "no keys\n"
