@@ -20,8 +20,9 @@ class BackupRun(Base):
     `snapshot_at` is the moment that it holds; `snapshot_version_id` the newest version when its
     round began: none of the snapshot's is above it.
     `cursor` is how far versions were enumerated. Its pins go at `pins_until` at the latest. The
-    counts are as of the run task's last look, beside them the grace of its rule. `slot` is a time, a manual run's own id, or
-    `continuous`: that row is `following` for ever and holds what was copied as it became live.
+    counts are as of the run task's last look, beside them the grace of its rule. `slot` is a time,
+    a manual run's own id, or `continuous`: that row is `following` for ever and holds what was
+    copied as it became live.
     """
 
     __tablename__ = "backup_runs"
