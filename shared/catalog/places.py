@@ -7,7 +7,7 @@ from collections.abc import Collection
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.models import Location, LocationState, Loss, LossState, Replica
+from shared.catalog.models import Location, LocationState, Loss, LossState, Replica, by_index
 
 #: Losses whose location was never found right again. One that nobody needed any more counts: the
 #: content may be asked for anew while the location still stands.
@@ -16,11 +16,19 @@ LOST = (LossState.OPEN, LossState.UNRECOVERABLE, LossState.FAILED, LossState.SUP
 
 def is_good() -> sa.ColumnElement[bool]:
     """Return the condition that a location is stored and not known to be lost."""
-    is_reported = sa.exists().where(Loss.location_id == Location.id, Loss.state.in_(LOST))
-    is_repaired = sa.exists().where(
+    # Counted, and by the rows of this location and content: of EXISTS the planner may make a list
+    # of all losses and copies there are, in every transaction that writes.
+    reported = sa.select(sa.func.count()).where(
+        Loss.location_id == Location.id, Loss.state.in_(LOST)
+    )
+    repaired = sa.select(sa.func.count()).where(
         Replica.blob_id == Location.blob_id, Replica.lost_location_id == Location.id
     )
-    return sa.and_(Location.state == LocationState.STORED, ~is_reported, ~is_repaired)
+    return sa.and_(
+        Location.state == LocationState.STORED,
+        by_index(reported, Loss, "uq_losses_location").scalar_subquery() == 0,
+        by_index(repaired, Replica, "uq_replicas_blob").scalar_subquery() == 0,
+    )
 
 
 def stored_on(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.models import Bucket, RegionRow, Version, utc_clock, utc_now
+from shared.catalog.models import Bucket, RegionRow, Version, by_index, utc_clock, utc_now
 from shared.core.errors import ConflictError, InvalidError
 from shared.outbox.schema import consumed
 
@@ -64,14 +64,13 @@ def region_of_content(session: Session, blob_id: int, queue: str) -> str:
     That of the bucket whose version had it last, also when that version is over: its channels can
     be reached there. The base queue when the bucket is gone.
     """
-    found = session.execute(
-        sa.select(Bucket.region, Bucket.region_fallback_seconds)
-        .join(Version, Version.bucket_id == Bucket.id)
-        .where(Version.blob_id == blob_id)
-        .order_by(Version.id.desc())
-        .limit(1)
-    ).one_or_none()
-    return BASE if found is None else region_for(session, found[0], found[1], queue)
+    # By the content's index, whose rows are in this order: else the newest of all might be read.
+    last = by_index(
+        sa.select(Version.bucket_id).where(Version.blob_id == blob_id), Version, "ix_versions_blob"
+    )
+    bucket_id = session.scalar(last.order_by(Version.id.desc()).limit(1))
+    bucket = None if bucket_id is None else session.get(Bucket, bucket_id)
+    return BASE if bucket is None else region_of(session, bucket, queue)
 
 
 def _end_of_drains(session: Session, region: str) -> str:
