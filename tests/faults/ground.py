@@ -204,11 +204,10 @@ class Ground:
         self.kill("scheduler")
         self.dies(self.start("scheduler", die_at=step), step)
 
-    def hand_over(self, task_id: int) -> None:
-        """Let a task that lost its worker come back as far as the queue; then nobody schedules."""
-        there = ("dispatching", "dispatched")
-        eventually(lambda: self.state(task_id) in there, PATIENCE, message=f"{task_id} comes back")
-        self.stop("scheduler")
+    def stop_sweeping(self) -> None:
+        """Let somebody schedule who sweeps once, now, and not again."""
+        self.kill("scheduler")
+        self.start("scheduler", BLOX_SCHEDULER__CLEANUP_SECONDS="3600")
 
     # -- looks -------------------------------------------------------------------------------
 

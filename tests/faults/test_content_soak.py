@@ -6,17 +6,20 @@ invariant holds, every name reads as it should, and when all names go every byte
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from services.cli.supervisor import EmbeddedStack
 from shared.outbox.schema import tasks
-from shared.storage.file_root import TEMPORARY
+from tests.acceptance.product import foreign_client, s3_variables
 from tests.faults.crowd import Crowd
 from tests.faults.test_storm import check, settings
 from tests.servers.redis import RedisServer
+from tests.servers.rgw import CephRGW
 from tests.support.eventually import eventually
 
 #: Steps of a deletion at which one execution in some dies.
@@ -25,8 +28,10 @@ DEADLY = (
     "delete.before_commit=kill:0.02,complete.after_commit=kill:0.01,"
     "prefix.after_page=kill:0.05,prefix.before_commit=kill:0.05"
 )
-#: The same for the joining of parts.
-DEADLY_JOINS = (
+#: The same for uploads, of which there are more, and for the joining of parts.
+DEADLY_UPLOADS = (
+    "upload.after_intent=kill:0.003,upload.after_bytes=kill:0.003,"
+    "upload.before_commit=kill:0.003,upload.after_commit=kill:0.003,"
     "assemble.after_bytes=kill:0.03,assemble.before_commit=kill:0.03,"
     "complete.before_commit=kill:0.01,assemble.after_commit=kill:0.03"
 )
@@ -39,9 +44,14 @@ EXPLAINED = ("replica.object", "object_held")
 QUIET_SECONDS = 120.0
 
 
-def soak(database_url: str, redis: RedisServer, directory: Path, *, seconds: float) -> Crowd:
+def soak(
+    database_url: str, redis: RedisServer, rgw: CephRGW, directory: Path, *, seconds: float
+) -> Crowd:
+    run = uuid.uuid4().hex[:12]
     variables = {
         **settings(database_url, redis.url),
+        **s3_variables("a", rgw.server, f"a-{run}"),
+        **s3_variables("b", rgw.server, f"b-{run}"),
         "BLOX_GRACE_SECONDS": "0",
         "BLOX_SCHEDULER__CLEANUP_SECONDS": "1",
         "BLOX_SCHEDULER__EXPIRY_SECONDS": "1",
@@ -55,7 +65,7 @@ def soak(database_url: str, redis: RedisServer, directory: Path, *, seconds: flo
         variables=variables,
         per_process={
             "delete": {"BLOX_FAILPOINTS": DEADLY},
-            "upload-1": {"BLOX_FAILPOINTS": DEADLY_JOINS},
+            "upload-1": {"BLOX_FAILPOINTS": DEADLY_UPLOADS},
             "replica": {"BLOX_FAILPOINTS": DEADLY_COPIES},
         },
         workers={"upload": 2, "delete": 1, "replica": 1},
@@ -73,7 +83,7 @@ def soak(database_url: str, redis: RedisServer, directory: Path, *, seconds: flo
         crowd.delete_all()
         become_quiet(stack, database_url)
         assert check(stack) == []
-        assert_empty(stack, database_url)
+        assert_empty(stack, database_url, foreign_client(rgw.server))
     return crowd
 
 
@@ -105,7 +115,7 @@ def become_quiet(stack: EmbeddedStack, database_url: str) -> None:
         engine.dispose()
 
 
-def assert_empty(stack: EmbeddedStack, database_url: str) -> None:
+def assert_empty(stack: EmbeddedStack, database_url: str, s3: Any) -> None:
     """Nothing refers to anything, and no byte is on any channel."""
     engine = sa.create_engine(database_url)
     try:
@@ -116,35 +126,27 @@ def assert_empty(stack: EmbeddedStack, database_url: str) -> None:
             assert set(states) <= {"deleted"}
     finally:
         engine.dispose()
-    roots = [channel.root for channel in stack.settings.channels.values()]
-    assert roots
-    left = [
-        path
-        for root in roots
-        if root is not None
-        for path in root.rglob("*")
-        if path.is_file()
-        and path.name != ".channel"
-        # Half a file of a process that was killed is swept when it is a day old.
-        and path.relative_to(root).parts[0] != TEMPORARY
-    ]
-    assert left == []
+    buckets = [channel.bucket for channel in stack.settings.channels.values()]
+    assert len(buckets) == 2
+    for bucket in buckets:
+        assert s3.list_objects_v2(Bucket=bucket).get("Contents", []) == []
+        assert s3.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.databases("mariadb")
 def test_three_minutes_of_a_crowd(
-    database_url: str, private_redis: RedisServer, tmp_path: Path
+    database_url: str, private_redis: RedisServer, rgw: CephRGW, tmp_path: Path
 ) -> None:
-    crowd = soak(database_url, private_redis, tmp_path, seconds=180.0)
+    crowd = soak(database_url, private_redis, rgw, tmp_path, seconds=180.0)
     assert len(crowd.kills) >= 30
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.databases("mariadb")
 def test_ten_seconds_of_a_crowd(
-    database_url: str, private_redis: RedisServer, tmp_path: Path
+    database_url: str, private_redis: RedisServer, rgw: CephRGW, tmp_path: Path
 ) -> None:
-    crowd = soak(database_url, private_redis, tmp_path, seconds=10.0)
+    crowd = soak(database_url, private_redis, rgw, tmp_path, seconds=10.0)
     assert crowd.kills

@@ -1,6 +1,7 @@
 """SIGKILL at every step of replica, origin, backup and restore, on MariaDB, Redis and Ceph RGW.
 
-As in the tests of storing: each worker dies at one step and another goes on to the next.
+As in the tests of storing: each worker dies at one step and another goes on to the next. It takes
+four minutes, so `make test-faults` runs it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.faults.steps import AUDIT, BACKUP, BACKUP_SWEEPS, ORIGIN, REPLICA, RE
 from tests.support.eventually import eventually
 from tests.support.upstream import Asked, Upstream, answer, ranged
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 MIB = 1024 * 1024
 SMALL = 70_000
@@ -139,48 +140,74 @@ def breaking(content: bytes) -> Callable[[socket.socket, Asked], None]:
     return script
 
 
-def test_backup_and_restore(ground: Ground, files: Files) -> None:
-    tenant, http = files.tenant, files.tenant.http
+def back_up(files: Files, bucket: str) -> int:
+    """Ask for a backup, or find the one that the bucket's rule has begun; returns the task."""
+    http = files.tenant.http
+    begun = http.post(f"/buckets/{bucket}/backups")
+    if begun.status_code == 409:
+        listed = http.get(f"/buckets/{bucket}/backups", params={"state": "open"}).json()
+        return int(listed["items"][0]["task_id"])
+    return int(begun.raise_for_status().json()["task_id"])
 
-    def back_up(bucket: str) -> int:
-        begun = http.post(f"/buckets/{bucket}/backups")
-        if begun.status_code == 409:
-            # Its rule has begun one.
-            listed = http.get(f"/buckets/{bucket}/backups", params={"state": "open"}).json()
-            return int(listed["items"][0]["task_id"])
-        return int(begun.raise_for_status().json()["task_id"])
 
-    tenant.bucket("kept")
-    tenant.bucket("failing")
-    tenant.bucket("shaky", "shaky")
-    shaky = files.store(SMALL, "shaky")
-    files.store(SMALL, "failing")
-    kept = [files.store(LARGE, "kept") for _ in range(4)]
+def test_backup(ground: Ground, files: Files) -> None:
+    tenant = files.tenant
+    for bucket in ("kept", "failing", "swept"):
+        tenant.bucket(bucket)
+        files.store(SMALL if bucket == "swept" else LARGE, bucket)
     ground.gate.shut()
     tenant.bucket("failing", backup={**BACKED_UP, "target": "shaky"})
-    failing = BACKUP["failing"]
-    ground.kill_in_task("backup", failing, lambda: back_up("failing"), is_left=True)
+    ground.kill_in_task(
+        "backup", BACKUP["failing"], lambda: back_up(files, "failing"), is_left=True
+    )
     ground.gate.open()
-    tenant.bucket("shaky", "shaky", backup=BACKED_UP)
+    tenant.bucket("kept", backup=BACKED_UP)
+    ground.kill_in_task("backup", BACKUP["run"], lambda: back_up(files, "kept"))
+
+    # The next run takes the place of the first, whose pruning begins at once.
+    kept = next(path for path in files.contents if path.startswith("kept/"))
+    tenant.delete(kept)
+    del files.contents[kept]
+    files.store(SMALL, "kept")
+    ground.need("delete")
+    ground.become_quiet()
+    ground.stop("backup")
+    first_step = next(iter(BACKUP["prune"]))
+    child = ground.start("backup", die_at=first_step)
+    back_up(files, "kept")
+    ground.dies(child, first_step)
+    ground.kill_in_task("backup", BACKUP["prune"], lambda: ground.last(BACKUP_PRUNE))
+
+    # Its grace is that of the whole target: nothing is pruned there for days.
     tenant.bucket("following", backup={**BACKED_UP, "mode": "continuous"})
     follow = partial(files.store, LARGE, "following")
     ground.kill_in_task("backup", BACKUP["item"], lambda: ground.made_by(follow, BACKUP_ITEM))
-    tenant.bucket("kept", backup=BACKED_UP)
-    ground.kill_in_task("backup", BACKUP["run"], lambda: back_up("kept"))
-    files.clean("backup")
 
-    tenant.bucket("swept")
-    files.store(LARGE, "swept")
     ground.stop("backup")
     child = ground.start("backup", die_at="backup.after_bytes")
     rule = partial(tenant.bucket, "swept", backup=BACKED_UP)
     item = ground.made_by(rule, BACKUP_ITEM)
     ground.dies(child, "backup.after_bytes")
-    ground.hand_over(item)
-    ground.need("backup")
+    ground.stop_sweeping()
+    ground.start("backup")
     ground.completed(item)
     for step in BACKUP_SWEEPS["sweeps"]:
         ground.kill_scheduler(step)
+    files.clean("backup")
+
+
+def test_restore(ground: Ground, files: Files) -> None:
+    tenant, http = files.tenant, files.tenant.http
+    tenant.bucket("kept")
+    tenant.bucket("shaky", "shaky")
+    shaky = files.store(SMALL, "shaky")
+    kept = [files.store(LARGE, "kept") for _ in range(4)]
+    tenant.bucket("kept", backup=BACKED_UP)
+    tenant.bucket("shaky", "shaky", backup=BACKED_UP)
+    ground.need("backup")
+    runs = [back_up(files, bucket) for bucket in ("kept", "shaky")]
+    for run in runs:
+        ground.completed(run)
 
     def lose(path: str, channel: str) -> int:
         ground.lose(channel, files.contents[path])
@@ -188,38 +215,23 @@ def test_backup_and_restore(ground: Ground, files: Files) -> None:
 
     ground.kill_in_task("restore", RESTORE["blob"], lambda: lose(kept[0], "main"))
     ground.gate.shut_at(b"PUT /")
-    failing = RESTORE["failing"]
-    ground.kill_in_task("restore", failing, lambda: lose(shaky, "shaky"), is_left=True)
+    ground.kill_in_task("restore", RESTORE["failing"], lambda: lose(shaky, "shaky"), is_left=True)
     ground.gate.open()
-    files.clean("backup", "restore")
 
     def search() -> int:
         ground.lose("main", files.contents[kept[1]])
-        begun = http.post("/buckets/kept/restores", json={"mode": "content"}).raise_for_status()
-        return int(begun.json()["task_id"])
+        begun = http.post("/buckets/kept/restores", json={"mode": "content"})
+        return int(begun.raise_for_status().json()["task_id"])
 
     def bring_back() -> int:
         for path in kept[2:]:
-            http.delete(object_path(path))
+            tenant.delete(path)
         ground.need("delete")
         ground.become_quiet()
-        begun = http.post("/buckets/kept/restores", json={"mode": "keys"}).raise_for_status()
-        return int(begun.json()["task_id"])
+        begun = http.post("/buckets/kept/restores", json={"mode": "keys"})
+        return int(begun.raise_for_status().json()["task_id"])
 
     ground.kill_in_task("restore", RESTORE["search"], search)
     ground.become_quiet()
     ground.kill_in_task("restore", RESTORE["keys"], bring_back)
-    files.clean("backup", "restore")
-
-    # The next run takes the place of the first, whose pruning begins at once.
-    tenant.delete(kept[3])
-    del files.contents[kept[3]]
-    ground.need("delete")
-    ground.become_quiet()
-    ground.stop("backup")
-    first_step = next(iter(BACKUP["prune"]))
-    child = ground.start("backup", die_at=first_step)
-    back_up("kept")
-    ground.dies(child, first_step)
-    ground.kill_in_task("backup", BACKUP["prune"], lambda: ground.last(BACKUP_PRUNE))
     files.clean("backup", "restore")

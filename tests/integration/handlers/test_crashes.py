@@ -1,6 +1,7 @@
 """SIGKILL at every named step of the protocols; then another worker goes on, and sweeps clean up.
 
 Afterwards everything is as if nobody had died: the same rows, the same bytes, nothing left over.
+One step at a time, on SQLite and folders; all of them on real servers in tests/faults/steps.py.
 """
 
 from __future__ import annotations
@@ -36,7 +37,13 @@ UPLOAD_STEPS = [
     "upload.after_commit",
     "upload.after_unlink",
 ]
-LARGE_STEPS = [*UPLOAD_STEPS, "upload.after_upload_id", "upload.after_part"]
+#: Where a large file differs from a small one.
+LARGE_STEPS = [
+    "upload.after_upload_id",
+    "upload.after_part",
+    "upload.after_bytes",
+    "complete.before_commit",
+]
 DELETE_STEPS = [
     "delete.claimed",
     "fenced.before_commit",
