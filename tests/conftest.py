@@ -14,6 +14,7 @@ from tests.servers.moto import S3Server, running_moto
 from tests.servers.redis import RedisServer, running_redis
 from tests.servers.rgw import CephRGW, running_rgw
 from tests.support.databases import DatabaseKind, fresh_database
+from tests.support.logs import plain_logs
 from tests.support.selection import database_kinds, mark_and_select
 
 
@@ -28,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Ended from outside, as by a time limit around it, the run still stops the servers it started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    plain_logs()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import sys
 
 import sqlalchemy as sa
-import structlog
 
 from shared.core.errors import StopError
 from shared.outbox.kinds import Kind
+from tests.support.logs import plain_logs
 from tests.support.outbox import Bench, Touch, things
 
 
 def main() -> None:
     """Run it."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    plain_logs(sys.stderr)
     url, redis_url, namespace, task_id, lease_seconds = sys.argv[1:]
     kind = Kind(name="mail.send", payload=Touch)
     bench = Bench(url, redis_url, namespace=namespace, node="paused", kinds=[kind])

@@ -9,14 +9,13 @@ import json
 import sys
 from pathlib import Path
 
-import structlog
-
 from shared.core.failpoints import arm
 from tests.integration.api.stack import running_stack
+from tests.support.logs import plain_logs
 
 if __name__ == "__main__":
     # Standard output carries one line for the parent, who reads no further.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    plain_logs(sys.stderr)
     url, redis_url, namespace, root, *points = sys.argv[1:]
     with running_stack(url, redis_url, namespace, Path(root)) as stack:
         arm(",".join(points))

@@ -14,6 +14,7 @@ import structlog
 from shared.core.errors import UnavailableError
 from shared.runtime.logging import configure_logging, drain_logs, hide_secrets
 from shared.runtime.settings import LogSettings
+from tests.support.logs import plain_logs
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def stream() -> Iterator[io.StringIO]:
         if getattr(handler, "blox", False):
             logging.getLogger().removeHandler(handler)
     logging.getLogger().setLevel(level)
-    structlog.reset_defaults()
+    plain_logs()
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
