@@ -23,7 +23,7 @@ from shared.storage.errors import ChannelUnavailable, ObjectMissing
 from shared.storage.keys import fresh_key
 from shared.storage.progress import Plan
 from shared.storage.spec import S3_LEAST_PART_BYTES
-from shared.storage.staging_parts import Part, PartSpace
+from shared.storage.staging_parts import Part, PartSpace, StagingBusy
 from shared.storage.staging_senders import send_apart
 from shared.storage.staging_writer import Expected, Staged, StagingWriter
 
@@ -174,7 +174,11 @@ class ObjectWriter(StagingWriter):
         """Let a thread send the full part, and begin another."""
         self._settle()
         part, self._part = self._part, Part(self._space)
-        self._step = send_apart(self._send_part, part)
+        try:
+            self._step = send_apart(self._send_part, part)
+        except RuntimeError as error:
+            part.close()
+            raise StagingBusy("no thread to send a part", reason=str(error)) from error
 
     def _send_part(self, part: Part) -> None:
         with part.loaded() as buffer:

@@ -196,15 +196,19 @@ class Part:
         """Drop what was ended for others; the next call tells whoever fills it."""
         self.is_ended = True
         self._buffer = bytearray()
+        if self._file is not None:
+            # Its place is another's from now on, and its client may say nothing for long.
+            self._file.truncate(0)
 
     def close(self) -> None:
         """Let go of everything. May be repeated."""
         self._buffer = bytearray()
+        if self._space is not None:
+            # First, so that nobody ends a part whose file is closed.
+            self._space.release(self)
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self._space is not None:
-            self._space.release(self)
 
     def _write(self, view: memoryview) -> None:
         try:

@@ -13,7 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from shared.runtime.settings import Settings, load_settings, unknown_variables
+from shared.runtime.settings import MIB, Settings, load_settings, unknown_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "k8s" / "manifests"
@@ -195,6 +195,18 @@ def test_staging_is_the_shared_volume(service: str) -> None:
     mounts = {m["mountPath"]: m["name"] for m in pod["containers"][0]["volumeMounts"]}
     claim = claims[mounts[_environment()["BLOX_STAGING__PATH"]]]
     assert _named("PersistentVolumeClaim", claim)["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_parts_of_slow_bodies_fit_into_the_folder_for_temporary_files(service: str) -> None:
+    """Staging in a bucket keeps them there; a pod with more than its volume may hold is evicted."""
+    pod = _named("Deployment", f"blox-{service}")["spec"]["template"]["spec"]
+    mounts = {m["mountPath"]: m["name"] for m in pod["containers"][0]["volumeMounts"]}
+    (volume,) = (v for v in pod["volumes"] if v["name"] == mounts["/tmp"])
+    size = volume["emptyDir"]["sizeLimit"]
+    assert size.endswith("Mi")
+    # Parts that have left the count may still be written for a moment.
+    assert int(size[:-2]) * MIB >= 1.5 * load_settings(_environment()).staging.disk_bytes
 
 
 def test_no_secret_stands_in_the_configuration() -> None:

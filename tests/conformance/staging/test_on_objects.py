@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from concurrent.futures import Future
 from contextlib import ExitStack
 
@@ -71,6 +72,20 @@ def test_what_a_process_holds_is_bounded_and_given_back(objects: Staging) -> Non
             writer.finish()
         for writer, body in zip(slow, bodies, strict=True):
             assert read(objects, writer.finish().key) == body
+    assert has_all_places(objects)
+
+
+def test_a_process_without_threads_refuses_a_body_and_gives_its_place_back(
+    objects: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with objects.writer() as writer:
+        with monkeypatch.context() as patch:
+            patch.setattr("threading.Thread.start", start)
+            with pytest.raises(StagingBusy):
+                writer.write(bytes(PART + 1))
     assert has_all_places(objects)
 
 

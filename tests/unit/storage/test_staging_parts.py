@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 import threading
+from typing import Any, BinaryIO, cast
 
 import pytest
 
@@ -99,6 +101,27 @@ def test_who_is_too_slow_is_ended_for_another(space: PartSpace, clock: Clock) ->
     for part in (young, fast):
         part.close()
     assert places(space) == (IN_MEMORY + DISK) // GRAIN_BYTES
+
+
+def test_an_ended_part_leaves_the_disk_before_its_client_says_anything(
+    space: PartSpace, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files: list[BinaryIO] = []
+
+    def make(**options: Any) -> BinaryIO:
+        files.append(made := cast(BinaryIO, temporary_file(**options)))
+        return made
+
+    temporary_file = tempfile.TemporaryFile
+    monkeypatch.setattr("tempfile.TemporaryFile", make)
+    filled(space, grains=4)
+    silent = filled(space, grains=6)
+    assert [os.fstat(file.fileno()).st_size for file in files] == [6 * GRAIN_BYTES]
+    clock.now = 31.0
+    filled(space, grains=5)
+    assert os.fstat(files[0].fileno()).st_size == 0
+    silent.close()
+    assert files[0].closed
 
 
 def test_who_is_slow_goes_on_while_there_is_room(space: PartSpace, clock: Clock) -> None:
