@@ -81,11 +81,10 @@ def test_a_process_without_threads_refuses_a_body_and_gives_its_place_back(
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with objects.writer() as writer:
-        with monkeypatch.context() as patch:
-            patch.setattr("threading.Thread.start", start)
-            with pytest.raises(StagingBusy):
-                writer.write(bytes(PART + 1))
+    with objects.writer() as writer, monkeypatch.context() as patch:
+        patch.setattr("threading.Thread.start", start)
+        with pytest.raises(StagingBusy):
+            writer.write(bytes(PART + 1))
     assert has_all_places(objects)
 
 
