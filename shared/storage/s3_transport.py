@@ -71,6 +71,8 @@ class _SendLimit:
 
     sock: Any
     timeout: Any
+    #: botocore's: an answer has come instead of leave to send the body.
+    _response_received: bool
 
     def connect(self) -> None:
         super().connect()  # type: ignore[misc]
@@ -82,6 +84,15 @@ class _SendLimit:
         super().request(*args, **kwargs)  # type: ignore[misc]
         if _QUICK_ACK is not None and self.sock is not None:
             self.sock.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
+
+    def getresponse(self) -> Any:
+        response = super().getresponse()  # type: ignore[misc]
+        if self._response_received and self.sock is not None:
+            # A server may wait for the announced body all the same, and would take the next request
+            # for it. The answer is read to its end from its own file; then nothing is left.
+            unused, self.sock = self.sock, None
+            unused.close()
+        return response
 
 
 class _Connection(_SendLimit, AWSHTTPConnection):  # type: ignore[misc]

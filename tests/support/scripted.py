@@ -54,6 +54,8 @@ class Scripted:
     script: Script
     #: Whether bodies are taken off the wire before the script runs.
     read_bodies: bool = True
+    #: Whether who asks for leave to send a body is answered at once; it is waited for all the same.
+    answers_before_bodies: bool = False
     requests: list[Request] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
 
@@ -112,6 +114,10 @@ def _serve(server: Scripted, connection: socket.socket) -> None:
                 headers[name.lower()] = value.strip()
             request = Request(line[0], line[1], headers, connection)
             server.requests.append(request)
+            if headers.get("expect") and server.answers_before_bodies:
+                server.script(request)
+                stream.read(int(headers["content-length"]))
+                continue
             if headers.get("expect"):
                 connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             if server.read_bodies:

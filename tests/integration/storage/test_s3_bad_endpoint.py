@@ -467,6 +467,18 @@ def test_a_bucket_in_another_region_is_found_there_once_and_for_all(
     assert signed_for == ["eu-west-9"]
 
 
+def test_a_body_that_was_refused_unsent_leaves_no_connection_that_waits_for_it(
+    server: Scripted, channel: Channel
+) -> None:
+    server.script, server.answers_before_bodies = always(403, error_body("AccessDenied")), True
+    with pytest.raises(ChannelRefused) as caught:
+        put(channel, "k", bytes(3 * MEBIBYTE))
+    assert caught.value.facts["provider_code"] == "AccessDenied"
+    server.script = always(200, b"abc", FOUND)
+    # The next request is read as one, and not as the beginning of that body.
+    assert read(channel, "k") == b"abc"
+
+
 def test_an_answer_in_pieces_does_not_wait_for_the_kernels_acknowledgement(
     server: Scripted, channel: Channel
 ) -> None:
