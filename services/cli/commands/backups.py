@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from services.cli.commands.common import (
     HERE,
+    AfterOption,
     BucketArgument,
     IdArgument,
     TenantArgument,
@@ -93,7 +94,7 @@ def items(
     state: Annotated[
         BackupItemState | None, typer.Option(help="Only those: a backup lacks `lost` and `failed`.")
     ] = None,
-    after: Annotated[int, typer.Option(help="Only ids above this: the next page.")] = 0,
+    after: AfterOption = 0,
     limit: LimitOption = DEFAULT_LIMIT,
     output: FormatOption = Format.TABLE,
     directory: DirectoryOption = HERE,

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from services.cli.commands.common import (
     HERE,
+    AfterOption,
     change,
     fields_of,
     reading,
@@ -56,7 +57,7 @@ def list_(output: FormatOption = Format.TABLE, directory: DirectoryOption = HERE
 @app.command()
 def refusals(
     channel: Annotated[str | None, typer.Option(help="Only of this one.")] = None,
-    after: Annotated[int, typer.Option(help="Only ids above this: the next page.")] = 0,
+    after: AfterOption = 0,
     limit: LimitOption = DEFAULT_LIMIT,
     output: FormatOption = Format.TABLE,
     directory: DirectoryOption = HERE,

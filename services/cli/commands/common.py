@@ -19,10 +19,15 @@ from shared.catalog.models import Base
 T = TypeVar("T")
 
 HERE = Path(".blox")
+#: What the database's integers hold.
+MAX_ID = 2**63 - 1
 TenantArgument = Annotated[str, typer.Argument(help="The tenant's id.")]
 BucketArgument = Annotated[str, typer.Argument(help="The bucket's name.")]
 TenantOption = Annotated[str | None, typer.Option(help="Only this tenant; default: all.")]
-IdArgument = Annotated[int, typer.Argument(help="Its id.", min=1)]
+IdArgument = Annotated[int, typer.Argument(help="Its id.", min=1, max=MAX_ID)]
+AfterOption = Annotated[
+    int, typer.Option(min=0, max=MAX_ID, help="Only ids above this: the next page.")
+]
 ReasonOption = Annotated[str, typer.Option(help="Why; kept with it.")]
 
 

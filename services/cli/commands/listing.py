@@ -16,6 +16,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from services.cli.commands.common import (
     HERE,
+    MAX_ID,
     BucketArgument,
     IdArgument,
     TenantArgument,
@@ -31,7 +32,9 @@ from shared.catalog.kinds import RegisteredCatalogue
 from shared.catalog.models import Base
 from shared.core.errors import InvalidError
 
-BeforeOption = Annotated[int | None, typer.Option(help="Only ids below this: the next page.")]
+BeforeOption = Annotated[
+    int | None, typer.Option(min=1, max=MAX_ID, help="Only ids below this: the next page.")
+]
 LimitOption = Annotated[int, typer.Option(min=1, max=1000)]
 StateOption = Annotated[str | None, typer.Option(help="Only those in this state.")]
 DEFAULT_LIMIT = 50

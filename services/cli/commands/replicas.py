@@ -9,6 +9,7 @@ import typer
 
 from services.cli.commands.common import (
     HERE,
+    AfterOption,
     BucketArgument,
     TenantArgument,
     TenantOption,
@@ -39,7 +40,7 @@ def list_(
         ReplicaState | None, typer.Option(help="Those in this state; else pending and failed.")
     ] = None,
     channel: Annotated[str | None, typer.Option(help="Only on this channel.")] = None,
-    after: Annotated[int, typer.Option(help="Only ids above this: the next page.")] = 0,
+    after: AfterOption = 0,
     limit: LimitOption = DEFAULT_LIMIT,
     output: FormatOption = Format.TABLE,
     directory: DirectoryOption = HERE,

@@ -6,12 +6,15 @@ import datetime as dt
 from enum import StrEnum
 from typing import Annotated, Any
 
+import pydantic
 import sqlalchemy as sa
 import typer
 from sqlalchemy.orm import Session
 
 from services.cli.commands.common import (
     HERE,
+    MAX_ID,
+    AfterOption,
     BucketArgument,
     IdArgument,
     TenantArgument,
@@ -34,7 +37,7 @@ from shared.catalog.buckets import get_bucket
 from shared.catalog.context import Catalogue
 from shared.catalog.models import Loss, LossState, Restore, RestoreItem, RestoreState
 from shared.catalog.restores.runs import RestoreSpec, cancel_restore, open_restore
-from shared.core.errors import NotFoundError
+from shared.core.errors import InvalidError, NotFoundError
 
 app = typer.Typer(help="Bring keys back from backups.", no_args_is_help=True)
 
@@ -85,7 +88,7 @@ def items(
     bucket: BucketArgument,
     restore_id: IdArgument,
     outcome: Annotated[str | None, typer.Option(help="Only those, as `unrecoverable`.")] = None,
-    after: Annotated[int, typer.Option(help="Only ids above this: the next page.")] = 0,
+    after: AfterOption = 0,
     limit: LimitOption = DEFAULT_LIMIT,
     output: FormatOption = Format.TABLE,
     directory: DirectoryOption = HERE,
@@ -117,7 +120,9 @@ def start(
     at: Annotated[
         dt.datetime | None, typer.Option(help="A point in time (UTC); default: the newest backup.")
     ] = None,
-    run: Annotated[int | None, typer.Option(min=1, help="A backup's id, in place of --at.")] = None,
+    run: Annotated[
+        int | None, typer.Option(min=1, max=MAX_ID, help="A backup's id, in place of --at.")
+    ] = None,
     overwrite: Annotated[
         Overwrite, typer.Option(help="Keys that are there now.")
     ] = Overwrite.NEVER,
@@ -131,15 +136,18 @@ def start(
     """Bring keys back; each that comes back is a new version, and nothing is deleted."""
     if at is not None and at.tzinfo is not None:
         at = at.astimezone(dt.UTC).replace(tzinfo=None)
-    spec = RestoreSpec(
-        mode=mode.value,
-        prefix=prefix,
-        at=at,
-        run=run,
-        policy=overwrite.value,
-        deep=deep,
-        dry_run=dry_run,
-    )
+    try:
+        spec = RestoreSpec(
+            mode=mode.value,
+            prefix=prefix,
+            at=at,
+            run=run,
+            policy=overwrite.value,
+            deep=deep,
+            dry_run=dry_run,
+        )
+    except pydantic.ValidationError as error:
+        raise InvalidError("; ".join(fault["msg"] for fault in error.errors())) from error
 
     def begin(session: Session, catalogue: Catalogue) -> dict[str, Any]:
         catalogue.need("restore")

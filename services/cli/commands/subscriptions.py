@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from services.cli.commands.common import (
     HERE,
+    MAX_ID,
     IdArgument,
     TenantArgument,
     change,
@@ -138,7 +139,7 @@ def off(
 def replay_(
     tenant: TenantArgument,
     subscription_id: IdArgument,
-    after: Annotated[int, typer.Option(min=0, help="Only events with larger ids.")] = 0,
+    after: Annotated[int, typer.Option(min=0, max=MAX_ID, help="Only events with larger ids.")] = 0,
     output: FormatOption = Format.TABLE,
     directory: DirectoryOption = HERE,
 ) -> None:
