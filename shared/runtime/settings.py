@@ -300,16 +300,18 @@ class Settings(pydantic.BaseModel):
 
     @pydantic.field_validator("api")
     @classmethod
-    def _bodies_fit_into_memory(
-        cls, api: ApiSettings, info: pydantic.ValidationInfo
-    ) -> ApiSettings:
-        """Refuse what would leave the largest bodies "busy" for ever: one part is kept whole."""
+    def _parts_find_a_place(cls, api: ApiSettings, info: pydantic.ValidationInfo) -> ApiSettings:
+        """Refuse what would leave the largest bodies "busy" for ever: one part is kept whole.
+
+        Half of the memory is for parts that come, half for those that are sent from the disk.
+        """
         staging = info.data.get("staging")
         if isinstance(staging, StagingSettings) and staging.kind == "s3":
             part_bytes = Plan.of(api.max_object_bytes, staging.part_bytes).part_bytes
-            if part_bytes > staging.memory_bytes:
+            if part_bytes > max(staging.memory_bytes // 2, staging.disk_bytes):
                 raise ValueError(
                     f"max_object_bytes needs parts of {part_bytes} bytes in a bucket, more than "
+                    f"{PREFIX}STAGING{DELIMITER}DISK_BYTES and than half of "
                     f"{PREFIX}STAGING{DELIMITER}MEMORY_BYTES"
                 )
         return api

@@ -90,7 +90,10 @@ def test_a_pair_that_breaks_the_outbox_is_refused() -> None:
         {
             "BLOX_STAGING__PART_BYTES": str(64 * 1024**2),
             "BLOX_STAGING__MEMORY_BYTES": str(16 * 1024**2),
+            "BLOX_STAGING__DISK_BYTES": "0",
         },
+        # Half of the memory is kept for what is sent from the disk.
+        {"BLOX_API__MAX_OBJECT_BYTES": str(1024**4), "BLOX_STAGING__DISK_BYTES": "0"},
     ],
 )
 def test_the_largest_body_can_begin_in_a_bucket(variables: dict[str, str]) -> None:
