@@ -53,7 +53,9 @@ class CopyHooks:
             raise ConflictError("the copy is over", code="copy_over")
         target = session.get(ObjectRow, copy.target_object_id)
         blob = lock_blobs(session, [copy.blob_id]).get(copy.blob_id)
-        if target is None or not is_last_word(session, target, copy.generation):
+        if target is None or not is_last_word(
+            session, target, copy.generation, task_id=copy.task_id
+        ):
             raise ConflictError("a newer write has won", code="superseded", copy_id=copy.id)
         if blob is None:
             raise ConflictError("the content is gone", code="bytes_gone", copy_id=copy.id)

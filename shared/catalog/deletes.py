@@ -28,7 +28,7 @@ from shared.catalog.models import (
 )
 from shared.catalog.notifying.emitting import EventType, emit
 from shared.catalog.origins.outrunning import is_pulled
-from shared.catalog.quarantine import is_quarantined, note_deletion
+from shared.catalog.quarantine import ALL, UpTo, is_quarantined, note_deletion
 from shared.catalog.supersede import end_versions, is_last_word
 from shared.catalog.uploading.arriving import end_arriving
 from shared.catalog.versions import refresh
@@ -127,22 +127,17 @@ def end_living(
     Those whose review may be tried again are given up as well, where the key was locked with them.
     None when there is nothing to end. The caller supersedes the tasks that are returned, last.
     """
-    chosen = [
-        version
-        for _, version in sorted(locked.versions.items())
-        if (newest_version_id is None or version.id <= newest_version_id)
-        and (newest_generation is None or version.generation <= newest_generation)
-    ]
+    up_to = UpTo(newest_version_id, newest_generation)
+    chosen = [version for _, version in sorted(locked.versions.items()) if up_to.has(version)]
     for version in chosen:
         if version.state == VersionState.BLOCKED:
             dispose_staged(session, catalogue, locked.blob_of(version))
     living = [version for version in chosen if version.state in LIVING]
-    is_now = newest_version_id is None and newest_generation is None
     if not living:
         # What was blocked before this must not be released after it, and nothing may arrive.
-        is_coming = is_now and _is_coming(session, locked)
-        if is_coming or is_quarantined(session, locked.row.id):
-            take_generation(session, locked, is_now=is_now)
+        is_coming = up_to.is_all and _is_coming(session, locked)
+        if is_coming or is_quarantined(session, locked.row.id, up_to):
+            take_generation(session, locked, up_to)
             session.flush()
         return None
     unfinished = [version for version in living if version.state in UNFINISHED]
@@ -152,21 +147,25 @@ def end_living(
         if version.state == VersionState.STORED:
             task_id = end_stored(session, catalogue, locked, version)
     # Written together with what `refresh` sets.
-    take_generation(session, locked, is_now=is_now)
+    take_generation(session, locked, up_to)
     refresh(session, locked)
     # The newest is what a reader saw go.
     emit(session, catalogue, max(living, key=lambda one: one.generation), EventType.DELETED)
     return Ended(task_id, superseded)
 
 
-def take_generation(session: Session, locked: LockedKey, *, is_now: bool) -> None:
+def take_generation(
+    session: Session, locked: LockedKey, up_to: UpTo = ALL, *, is_now: bool = True
+) -> None:
     """Take a key's next generation, so that whoever began before finds that a newer one has won.
 
-    What was asked for at an earlier time (`is_now` False) takes none where the newest is no
-    version's: a deletion has it, or a copy that was asked for later and is still under way.
+    What was asked for at an earlier time (`is_now` False, or not of all versions) takes none where
+    the newest is no version's: a deletion has it, or a copy that was asked for later and is still
+    under way.
     """
     # What was blocked before this must not be released after it.
-    note_deletion(session, locked.row.id)
+    note_deletion(session, locked.row.id, up_to)
+    is_now = is_now and up_to.is_all
     if is_now or (_is_of_a_version(session, locked) and not _is_of_a_copy(session, locked)):
         locked.row.generation += 1
 
@@ -187,11 +186,14 @@ def _is_coming(session: Session, locked: LockedKey) -> bool:
 
 def _is_of_a_copy(session: Session, locked: LockedKey) -> bool:
     """Tell whether a copy to this key is under way, and nothing that counts was asked for later."""
-    statement = sa.select(sa.func.max(Copy.generation)).where(
+    statement = sa.select(Copy.generation, Copy.task_id).where(
         Copy.state == CopyState.PENDING, Copy.target_object_id == locked.row.id
     )
-    generation = session.scalar(by_index(statement, Copy, "ix_copies_state"))
-    return generation is not None and is_last_word(session, locked.row, generation)
+    found = session.execute(by_index(statement, Copy, "ix_copies_target")).all()
+    newest = max(found, key=lambda row: row.generation, default=None)
+    return newest is not None and is_last_word(
+        session, locked.row, newest.generation, task_id=newest.task_id
+    )
 
 
 def end_stored(

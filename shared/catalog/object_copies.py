@@ -13,6 +13,7 @@ from shared.catalog.copies import facts_of, is_placed, refuse_unreviewed, write_
 from shared.catalog.copying import CopyCommit
 from shared.catalog.holds import refuse_held
 from shared.catalog.lifecycle import Lifetime
+from shared.catalog.listing import successor
 from shared.catalog.locking import LockedKey, lock_tasks, share_bucket
 from shared.catalog.many_keys import lock_keys
 from shared.catalog.models import (
@@ -22,6 +23,7 @@ from shared.catalog.models import (
     CopyState,
     HolderKind,
     Version,
+    by_index,
     utc_clock,
 )
 from shared.catalog.supersede import is_last_word
@@ -33,6 +35,9 @@ from shared.core.errors import (
     SupersededError,
     TransientError,
 )
+
+#: Every key's generations are above it, so that a copy at this one has lost.
+_NEVER = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +123,7 @@ class ObjectCopyCommit:
         copy, version = _read(session, self._copy_id)
         target = self._keys[copy.target_object_id]
         if copy.state != CopyState.PENDING or not is_last_word(
-            session, target.row, copy.generation
+            session, target.row, copy.generation, task_id=copy.task_id
         ):
             raise SupersededError("a newer write has won", copy_id=copy.id)
         moved_from = self._keys[version.object_id] if copy.is_move else None
@@ -168,6 +173,27 @@ class ObjectCopyCommit:
 def lock_copy(session: Session, copy_id: int) -> Copy | None:
     """Lock a copy's row, after all objects, blobs and locations."""
     return session.get(Copy, copy_id, with_for_update=True, populate_existing=True)
+
+
+def outrun_copies(session: Session, bucket_id: int, prefix: str) -> None:
+    """Let all copies under way to keys with a prefix find that somebody else has won.
+
+    Waits for those that are being committed: their versions are there when this returns.
+    """
+    start = prefix.encode()
+    key = sa.type_coerce(Copy.target_key, sa.LargeBinary)
+    statement = sa.select(Copy.id).where(
+        Copy.state == CopyState.PENDING, Copy.target_bucket_id == bucket_id, key >= start
+    )
+    end = successor(start)
+    if end is not None:
+        statement = statement.where(key < end)
+    found = session.scalars(by_index(statement, Copy, "ix_copies_state")).all()
+    for copy_id in sorted(found):
+        copy = lock_copy(session, copy_id)
+        if copy is not None and copy.state == CopyState.PENDING:
+            copy.generation = _NEVER
+    session.flush()
 
 
 def find_copy(session: Session, bucket_id: int, copy_id: int) -> Copy:

@@ -7,6 +7,7 @@ reference of the quarantine holds them there. When their time is over, the sweep
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -143,23 +144,60 @@ def end_quarantine(session: Session, catalogue: Catalogue, version_id: int) -> b
     return True
 
 
-def note_deletion(session: Session, object_id: int) -> None:
+@dataclass(frozen=True, slots=True)
+class UpTo:
+    """The versions of a key that a deletion is of: all, or those up to an id or a generation."""
+
+    version_id: int | None = None
+    generation: int | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Tell whether it is of what is there now."""
+        return self.version_id is None and self.generation is None
+
+    def has(self, version: Version) -> bool:
+        """Tell whether it is of this version."""
+        return (self.version_id is None or version.id <= self.version_id) and (
+            self.generation is None or version.generation <= self.generation
+        )
+
+    def where(self) -> list[sa.ColumnElement[bool]]:
+        """Return the conditions on versions that say the same."""
+        conditions: list[sa.ColumnElement[bool]] = []
+        if self.version_id is not None:
+            conditions.append(Version.id <= self.version_id)
+        if self.generation is not None:
+            conditions.append(Version.generation <= self.generation)
+        return conditions
+
+
+#: What is there now.
+ALL = UpTo()
+
+
+def note_deletion(session: Session, object_id: int, up_to: UpTo = ALL) -> None:
     """Let nothing that is blocked under a locked key be released any more: the key was deleted.
 
+    What was put and blocked after an earlier moment, which the deletion is of, is not meant.
     Written down, not told from generations: copies and uploads take those as well, and some fail.
     """
-    if not is_quarantined(session, object_id):
+    if not is_quarantined(session, object_id, up_to):
         return
     session.execute(
         sa.update(Version)
-        .where(Version.object_id == object_id, Version.state == VersionState.BLOCKED)
+        .where(
+            Version.object_id == object_id,
+            Version.state == VersionState.BLOCKED,
+            *up_to.where(),
+        )
         .values(error_code=_DELETED_SINCE)
         .execution_options(synchronize_session=False)
     )
 
 
-def is_quarantined(session: Session, object_id: int) -> bool:
-    """Tell whether a key has blocked content that could be released."""
+def is_quarantined(session: Session, object_id: int, up_to: UpTo = ALL) -> bool:
+    """Tell whether a key has blocked content, among these versions, that could be released."""
     return (
         session.scalar(
             sa.select(
@@ -167,6 +205,7 @@ def is_quarantined(session: Session, object_id: int) -> bool:
                     Version.object_id == object_id,
                     Version.state == VersionState.BLOCKED,
                     sa.or_(Version.staging_key.is_not(None), _HELD),
+                    *up_to.where(),
                 )
             )
         )

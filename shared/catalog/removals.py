@@ -31,9 +31,11 @@ from shared.catalog.models import (
     utc_clock,
 )
 from shared.catalog.models.base import MAX_KEY_BYTES
+from shared.catalog.object_copies import outrun_copies
 from shared.catalog.origins.outrunning import outrun
 from shared.catalog.payloads import DELETE_PREFIX, DeletePrefix
 from shared.catalog.regions import region_of
+from shared.catalog.uploading.arriving import end_arriving_under
 from shared.core.errors import InvalidError, NotFoundError, SupersededError
 
 #: Object rows that one look reads; most may be names of what was deleted long ago.
@@ -66,12 +68,17 @@ def start_removal(
 ) -> Removal:
     """Write a removal and its task. Content that is written after the commit is not deleted.
 
-    Raises InvalidError (`prefix_invalid`) and SwitchedOffError.
+    What was asked for before and has no version yet (a pull, a copy over channels, an upload whose
+    parts are being joined) does not arrive. Raises InvalidError (`prefix_invalid`) and
+    SwitchedOffError.
     """
     catalogue.need("delete")
     _check_prefix(prefix)
+    arriving: list[int] = []
     if not is_dry_run:
         outrun(session, bucket.id, prefix)
+        arriving = end_arriving_under(session, bucket, prefix)
+        outrun_copies(session, bucket.id, prefix)
     removal = Removal(
         tenant_id=bucket.tenant_id,
         bucket_id=bucket.id,
@@ -94,6 +101,8 @@ def start_removal(
     )
     removal.task_id = enqueued.id
     session.flush()
+    if arriving:
+        catalogue.tasks.supersede(session, sorted(arriving))
     session.refresh(removal)
     return removal
 

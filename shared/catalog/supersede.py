@@ -12,19 +12,29 @@ from sqlalchemy.orm import Session
 from shared.catalog.blobs import dispose_staged
 from shared.catalog.context import Catalogue
 from shared.catalog.locking import LockedKey
-from shared.catalog.models import ObjectRow, Review, ReviewState, Version, VersionState
+from shared.catalog.models import (
+    ObjectRow,
+    Review,
+    ReviewState,
+    SessionState,
+    UploadSession,
+    Version,
+    VersionState,
+    by_index,
+)
 
 _UNDECIDED = (ReviewState.OPEN, ReviewState.DOUBTFUL)
 #: What may never be readable: it ends nothing that was asked for before it.
 _UNREAD = (VersionState.REVIEWING, VersionState.BLOCKED)
 
 
-def is_last_word(session: Session, row: ObjectRow, generation: int) -> bool:
+def is_last_word(session: Session, row: ObjectRow, generation: int, *, task_id: int | None) -> bool:
     """Tell whether nothing that counts has come after this generation of a locked key.
 
     Every later one must be a version's that is in review or was rejected by its review: such a
     version wins when it passes, not before. One that was stored has won, whatever a later review
-    says. One without a version is a deletion, a copy, or a write whose bytes are on their way.
+    says. An upload that was completed after `task_id` was enqueued, and is being joined, wins when
+    its version comes. Another one without a version is a deletion or a copy.
     """
     later = row.generation - generation
     if later <= 0:
@@ -35,7 +45,14 @@ def is_last_word(session: Session, row: ObjectRow, generation: int) -> bool:
         Version.state.in_(_UNREAD),
         Version.stored_at.is_(None),
     )
-    return session.scalar(unread) == later
+    arriving = sa.select(sa.func.count()).where(
+        UploadSession.bucket_id == row.bucket_id,
+        UploadSession.key == row.key,
+        UploadSession.state == SessionState.COMPLETING,
+        UploadSession.task_id > (task_id or 0),
+    )
+    arriving = by_index(arriving, UploadSession, "ix_upload_sessions_key")
+    return (session.scalar(unread) or 0) + (session.scalar(arriving) or 0) == later
 
 
 def supersede_rows(

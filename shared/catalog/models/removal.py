@@ -85,6 +85,8 @@ class Copy(Base):
     __table_args__ = (
         sa.Index("ix_copies_state", "state", "id"),
         sa.Index("ix_copies_bucket", "target_bucket_id", "id"),
+        # Who else writes the key asks which copies to it are under way.
+        sa.Index("ix_copies_target", "target_object_id", "state"),
         {"sqlite_autoincrement": True, **MYSQL},
     )
 

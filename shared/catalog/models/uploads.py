@@ -30,6 +30,8 @@ class UploadSession(Base):
         # One session makes one version, and no version comes from two.
         sa.Index("uq_upload_sessions_version", "version_id", unique=True),
         sa.Index("ix_upload_sessions_tenant", "tenant_id", "state", "id"),
+        # Who else writes the key asks which uploads of it are on their way.
+        sa.Index("ix_upload_sessions_key", "bucket_id", "object_key", "state"),
         sa.Index("ix_upload_sessions_expiry", "state", "expires_at", "id"),
         {"sqlite_autoincrement": True, **MYSQL},
     )

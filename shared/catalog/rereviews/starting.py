@@ -17,6 +17,7 @@ from shared.catalog.models import (
     ReviewRunState,
     ReviewState,
     Version,
+    by_index,
     utc_clock,
 )
 from shared.catalog.payloads import REVIEW_AGAIN, ReviewAgain
@@ -77,6 +78,12 @@ def give_task(session: Session, catalogue: Catalogue, run_id: int) -> ReviewRun 
     if run is None or run.state != ReviewRunState.RUNNING:
         return None
     bucket = session.get(Bucket, run.bucket_id)
+    if bucket is None and run.task_id is None:
+        # Deleted before anybody served reviews: no task will end it.
+        run.state, run.error_code = ReviewRunState.CANCELLED, "bucket_gone"
+        run.ended_at = utc_clock()
+        session.flush()
+        return None
     if run.task_id is None and bucket is not None and catalogue.serves("review"):
         run.task_id = catalogue.tasks.enqueue(
             session,
@@ -98,7 +105,11 @@ def supersede_runs(
     `besides` is the policy version whose runs stay. Their reviews find out by themselves, and the
     sweep ends those that wait.
     """
-    undecided = sa.exists().where(Review.run_id == ReviewRun.id, Review.state.in_(_UNDECIDED))
+    own = sa.select(sa.literal(1)).where(
+        Review.run_id == ReviewRun.id, Review.state.in_(_UNDECIDED)
+    )
+    # Not by the state: most that are undecided may be first reviews, of no run.
+    undecided = by_index(own, Review, "ix_reviews_run").exists()
     query = sa.select(ReviewRun.id).where(
         ReviewRun.bucket_id == bucket_id,
         ReviewRun.state != ReviewRunState.SUPERSEDED,

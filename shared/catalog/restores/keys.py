@@ -109,7 +109,7 @@ def _coming(session: Session, row: ObjectRow, generation: int) -> list[dt.dateti
         Copy.target_object_id == row.id,
         Copy.generation > generation,
     )
-    found = [*times, *session.scalars(by_index(copies, Copy, "ix_copies_state")).all()]
+    found = [*times, *session.scalars(by_index(copies, Copy, "ix_copies_target")).all()]
     if is_arriving(session, session.get_one(Bucket, row.bucket_id), row.key):
         now = session.scalar(sa.select(utc_clock()))
         found.extend([] if now is None else [now])

@@ -12,7 +12,14 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.context import Catalogue
-from shared.catalog.models import Bucket, Review, ReviewRun, ReviewRunState, ReviewState
+from shared.catalog.models import (
+    Bucket,
+    Review,
+    ReviewRun,
+    ReviewRunState,
+    ReviewState,
+    by_index,
+)
 from shared.catalog.quarantine import end_quarantine, overdue_quarantines
 from shared.catalog.rereviews.rechecking import end_outdated
 from shared.catalog.rereviews.starting import give_task, policy_changed
@@ -36,13 +43,13 @@ class RereviewSweep:
         self._each(
             turn, "policies_changed", _stale_buckets, lambda s, one: _renew(s, catalogue, one)
         )
-        if catalogue.serves("review"):
-            self._each(
-                turn,
-                "runs_begun",
-                _runs_alone,
-                lambda s, one: give_task(s, catalogue, one) is not None,
-            )
+        # Also where nobody serves reviews: the bucket of a run may be gone.
+        self._each(
+            turn,
+            "runs_begun",
+            _runs_alone,
+            lambda s, one: _give_task(s, catalogue, one),
+        )
         self._each(turn, "outdated", _outdated, end_outdated)
         self._each(
             turn,
@@ -103,6 +110,11 @@ def _is_stale(bucket: Bucket) -> bool:
     return bucket.review_policy_version != ReviewPolicy.model_validate(bucket.review_policy).version
 
 
+def _give_task(session: Session, catalogue: Catalogue, run_id: int) -> bool:
+    run = give_task(session, catalogue, run_id)
+    return run is not None and run.task_id is not None
+
+
 def _runs_alone(session: Session, after: int) -> Sequence[int]:
     query = sa.select(ReviewRun.id).where(
         ReviewRun.state == ReviewRunState.RUNNING,
@@ -122,4 +134,6 @@ def _outdated(session: Session, after: int) -> Sequence[int]:
             Review.id > after,
         )
     )
+    # From the runs: most that are undecided may be first reviews, of no run.
+    query = by_index(query, Review, "ix_reviews_run")
     return session.scalars(query.order_by(Review.id).limit(PAGE_ROWS)).all()

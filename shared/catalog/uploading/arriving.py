@@ -11,17 +11,26 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.listing import successor
 from shared.catalog.models import Bucket, SessionState, UploadSession, by_index, utc_clock, utc_now
 from shared.catalog.uploading.sessions import lock_session_by_id
 
 #: Those with a task, and those whose task may get a new life.
-_ARRIVING = (SessionState.COMPLETING, SessionState.FAILED)
+_ENDING = sa.or_(
+    UploadSession.state == SessionState.COMPLETING,
+    sa.and_(UploadSession.state == SessionState.FAILED, UploadSession.part_count > 0),
+)
 
 
 def is_arriving(session: Session, bucket: Bucket, key: str) -> bool:
     """Tell whether a completed upload of this key is being joined."""
-    found = session.scalars(_of_key(bucket, key, (SessionState.COMPLETING,)).limit(1))
-    return found.one_or_none() is not None
+    statement = sa.select(UploadSession.id).where(
+        UploadSession.bucket_id == bucket.id,
+        UploadSession.key == key,
+        UploadSession.state == SessionState.COMPLETING,
+    )
+    statement = by_index(statement, UploadSession, "ix_upload_sessions_key")
+    return session.scalar(statement.limit(1)) is not None
 
 
 def end_arriving(session: Session, bucket: Bucket, key: str) -> list[int]:
@@ -30,10 +39,40 @@ def end_arriving(session: Session, bucket: Bucket, key: str) -> list[int]:
     The caller holds the key's locks, and supersedes the tasks that are returned, last. The parts
     go with the next cleanup; no failed one is tried again.
     """
+    statement = sa.select(UploadSession.id).where(
+        UploadSession.bucket_id == bucket.id, UploadSession.key == key, _ENDING
+    )
+    statement = by_index(statement, UploadSession, "ix_upload_sessions_key")
+    return _end(session, session.scalars(statement).all())
+
+
+def end_arriving_under(session: Session, bucket: Bucket, prefix: str) -> list[int]:
+    """Do as `end_arriving` for all keys with a prefix; nothing is locked but the uploads.
+
+    Waits for those that are being committed: their versions are there when this returns.
+    """
+    start = prefix.encode()
+    key = sa.type_coerce(UploadSession.key, sa.LargeBinary)
+    statement = sa.select(UploadSession.id).where(
+        UploadSession.tenant_id == bucket.tenant_id,
+        UploadSession.state.in_((SessionState.COMPLETING, SessionState.FAILED)),
+        UploadSession.bucket_id == bucket.id,
+        key >= start,
+        _ENDING,
+    )
+    end = successor(start)
+    if end is not None:
+        statement = statement.where(key < end)
+    # Not by the keys: most uploads under a prefix have long been done.
+    statement = by_index(statement, UploadSession, "ix_upload_sessions_tenant")
+    return _end(session, session.scalars(statement).all())
+
+
+def _end(session: Session, ids: Sequence[int]) -> list[int]:
     task_ids = []
-    for session_id in sorted(session.scalars(_of_key(bucket, key, _ARRIVING)).all()):
+    for session_id in sorted(ids):
         found = lock_session_by_id(session, session_id)
-        if found is None or found.row.state not in _ARRIVING:
+        if found is None:
             continue
         row = found.row
         if row.state == SessionState.COMPLETING:
@@ -46,17 +85,7 @@ def end_arriving(session: Session, bucket: Bucket, key: str) -> list[int]:
             row.expires_at = utc_now()
             if row.task_id is not None:
                 task_ids.append(row.task_id)
-        elif row.part_count:
+        elif row.state == SessionState.FAILED and row.part_count:
             row.expires_at = utc_now()
     session.flush()
     return task_ids
-
-
-def _of_key(bucket: Bucket, key: str, states: Sequence[SessionState]) -> sa.Select[int]:
-    statement = sa.select(UploadSession.id).where(
-        UploadSession.tenant_id == bucket.tenant_id,
-        UploadSession.state.in_(states),
-        UploadSession.bucket_id == bucket.id,
-        UploadSession.key == key,
-    )
-    return by_index(statement, UploadSession, "ix_upload_sessions_tenant")

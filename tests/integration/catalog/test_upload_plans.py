@@ -12,7 +12,7 @@ from shared.catalog.models import Bucket, SessionState, UploadSession, utc_now
 from shared.catalog.payloads import AssembleUpload
 from shared.catalog.sweeps import ends
 from shared.catalog.sweeps.staging import named
-from shared.catalog.uploading.arriving import end_arriving, is_arriving
+from shared.catalog.uploading.arriving import end_arriving, end_arriving_under, is_arriving
 from shared.catalog.uploading.assembly import read_assembly
 from shared.catalog.uploading.completing import complete_session
 from shared.catalog.uploading.lists import find_operation, list_sessions
@@ -81,6 +81,7 @@ def test_no_statement_scans_or_sorts(world: World, bucket: int) -> None:
     world.run(lambda session: read_assembly(session, payload, task_id=frozen.task_id or 0))
     world.run(lambda session: is_arriving(session, session.get_one(Bucket, bucket), "new"))
     world.run(lambda session: end_arriving(session, session.get_one(Bucket, bucket), "new"))
+    world.run(lambda session: end_arriving_under(session, session.get_one(Bucket, bucket), "n"))
     world.run(lambda session: ends.page_of_waiting(session, 0))
     world.run(lambda session: expired_sessions(session, SessionState.OPEN))
     world.run(homeless_sessions)

@@ -13,6 +13,7 @@ from shared.catalog.deletes import end_living
 from shared.catalog.invariants.rows import row_breaches
 from shared.catalog.locking import lock_key
 from shared.catalog.models import Bucket, SessionState
+from shared.catalog.removals import start_removal
 from shared.catalog.uploading.arriving import is_arriving
 from shared.catalog.uploading.rules import WantedPart, multipart_etag
 from shared.core.clock import utc_now
@@ -278,6 +279,34 @@ def test_failed_upload_does_not_come_back_after_a_delete(stand: Stand) -> None:
     with pytest.raises(ConflictError):
         retry(stand.bench.context, task_id, by="test")
     assert outcome(stand, upload)[1]["code"] == "cancelled"
+
+
+def test_deletion_by_prefix_stops_the_joining(stand: Stand, other: Stand) -> None:
+    """What was completed before it does not appear after it; what is completed later does."""
+    bucket = stand.bucket()
+    before = {key: frozen(stand, bucket, key, PARTS) for key in ("a/1", "a/2", "b")}
+    failed = frozen(stand, bucket, "a/3", PARTS)
+    cancel(stand.bench.context, stand.bench.enqueuer, failed.task_id or 0, by="test")
+    claimed = other.claim(before["a/2"].task_id)
+    made = stand.db.run_session(
+        lambda session: start_removal(
+            session, stand.catalogue, session.get_one(Bucket, bucket), prefix="a/"
+        )
+    )
+    later = frozen(stand, bucket, "a/1", PARTS, operation_id="later")
+    assert stand.state(before["a/1"].task_id) == "cancelled"
+    assert other.run(claimed) == "cancelled"
+    with pytest.raises(ConflictError):
+        retry(stand.bench.context, failed.task_id or 0, by="test")
+    assert [stand.work(one.task_id) for one in (before["b"], made, later)] == ["completed"] * 3
+    stand.work_all("upload")
+    assert outcome(stand, before["a/1"])[1]["code"] == "superseded"
+    assert stand.object(bucket, "a/1").current_version_id == version_of(stand, later).id
+    assert stand.object(bucket, "b").current_version_id == version_of(stand, before["b"]).id
+    assert stand.object(bucket, "a/2").served_version_id is None
+    passes(sweeper(stand), 2)
+    assert files(stand) == set()
+    assert breaches(stand) == []
 
 
 def test_version_in_review_that_is_newer_does_not_count(stand: Stand) -> None:

@@ -9,14 +9,16 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.copies import CopyBegun, CopyOrder, copy_object
-from shared.catalog.models import Copy, Location, Version, VersionState, utc_clock
+from shared.catalog.models import Bucket, Copy, Location, Version, VersionState, utc_clock
 from shared.catalog.object_copies import ObjectCopyCommit, read_copy
-from shared.core.errors import TransientError
+from shared.catalog.removals import start_removal
+from shared.core.errors import ConflictError, TransientError
 from shared.outbox.manual import retry
 from shared.storage.errors import ChannelUnavailable
 from tests.integration.handlers.test_crashes import die_and_go_on
 from tests.integration.handlers.test_replica_crashes import check
 from tests.support.handlers import Stand
+from tests.support.uploads import frozen, version_of
 
 CONTENT = b"hello world"
 STEPS = [
@@ -244,6 +246,48 @@ def test_a_deletion_ends_a_copy_behind_which_a_write_is_in_review(copying: Copyi
     put = stand.put(copying.target, "y", b"this is forbidden")
     assert stand.work(put.task_id) == "completed"
     stand.remove(copying.target, "y")
+    assert stand.work(task) == "cancelled"
+    assert stand.object(copying.target, "y").served_version_id is None
+
+
+def test_a_deletion_by_prefix_ends_a_copy(copying: Copying) -> None:
+    stand = copying.stand
+    task = copying.begin()
+    made = stand.db.run_session(
+        lambda session: start_removal(
+            session, stand.catalogue, session.get_one(Bucket, copying.target), prefix=""
+        )
+    )
+    assert stand.work(made.task_id) == "completed"
+    assert stand.work(task) == "cancelled"
+    with pytest.raises(ConflictError):
+        retry(stand.bench.context, task, by="test")
+    assert stand.object(copying.target, "y").served_version_id is None
+    # Not so one that is asked for after it.
+    assert stand.work(copying.begin()) == "completed"
+    assert stand.version(copying.version()).state == "stored"
+
+
+def test_an_upload_in_parts_that_is_rejected_ends_no_copy(copying: Copying) -> None:
+    stand = copying.stand
+    stand.bucket("target", channels=["c"], **REJECTING)
+    passed(stand, copying.target)
+    stand.bucket("target", channels=["b"], **REJECTING)
+    task = copying.begin()
+    upload = frozen(stand, copying.target, "y", [b"this is ", b"forbidden"])
+    assert stand.work(task) == "completed"
+    assert stand.work(upload.task_id) == "completed"
+    stand.work_all("review")
+    assert version_of(stand, upload).state == "blocked"
+    assert stand.version(copying.version()).state == "stored"
+
+
+def test_a_deletion_ends_a_copy_and_the_upload_in_parts_behind_it(copying: Copying) -> None:
+    stand = copying.stand
+    task = copying.begin()
+    upload = frozen(stand, copying.target, "y", [b"in ", b"parts"])
+    stand.remove(copying.target, "y")
+    assert stand.state(upload.task_id) == "cancelled"
     assert stand.work(task) == "cancelled"
     assert stand.object(copying.target, "y").served_version_id is None
 

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from shared.catalog.buckets import delete_bucket, get_bucket
 from shared.catalog.copies import CopyBegun, CopyOrder, copy_object
-from shared.catalog.models import Verdict, Version, utc_now
+from shared.catalog.deletes import end_living
+from shared.catalog.locking import lock_key
+from shared.catalog.models import Bucket, Verdict, Version, utc_now
 from shared.catalog.puts import PutAnswer
 from shared.catalog.quarantine import destroy, release
 from shared.catalog.reads import open_version
+from shared.catalog.removals import start_removal
 from shared.core.errors import ConflictError, NotFoundError
 from shared.outbox import Fail
 from tests.integration.handlers.sweeping import passes, sweeper
@@ -106,6 +110,35 @@ def test_blocked_content_is_not_released_after_a_delete(stand: Stand) -> None:
     key = stand.version(put.version_id).staging_key
     assert key is not None
     assert stand.is_staged(key)
+
+
+def test_blocked_content_is_released_although_what_came_before_it_was_deleted_later(
+    stand: Stand,
+) -> None:
+    """By a deletion by prefix that was asked for before it, or as the older version expired."""
+    bucket = stand.bucket(**POLICY)
+    older = stand.put(bucket, "a.txt", b"a harmless text")
+    stand.work(older.task_id)
+    stand.work_all("upload")
+    made = stand.db.run_session(
+        lambda session: start_removal(
+            session, stand.catalogue, session.get_one(Bucket, bucket), prefix=""
+        )
+    )
+    put = stand.put(bucket, "a.txt", BAD)
+    stand.work(put.task_id)
+    assert stand.work(made.task_id) == "completed"
+    assert stand.version(older.version_id).state == "deleted"
+
+    def expire(session: Session) -> None:
+        locked = lock_key(session, bucket, "a.txt", create=False)
+        assert locked is not None
+        end_living(session, stand.catalogue, locked, newest_generation=1)
+
+    stand.db.run_session(expire)
+    act(stand, release, put)
+    assert stand.work_all("upload") == ["completed"]
+    assert stand.stored_bytes(put.version_id) == BAD
 
 
 def test_blocked_content_is_released_after_a_copy_to_its_key_has_failed(stand: Stand) -> None:

@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from shared.catalog import review_policy
+from shared.catalog.buckets import delete_bucket
 from shared.catalog.models import Blob, Review, ReviewRun
 from shared.catalog.quarantine import destroy, release
 from shared.catalog.reviewing import decide
@@ -146,6 +147,21 @@ def test_run_waits_for_somebody_who_serves_reviews(
     passes(sweeper(stand), 2)
     work(stand)
     assert progress(stand, run.id).reviews == {"rejected": 1}
+
+
+def test_run_that_nobody_began_ends_with_its_bucket(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = stand.bucket(**OLD)
+    stored(stand, bucket, "odd", ODD)
+    stand.catalogue = replace(stand.catalogue, switched_off=frozenset({"review"}))
+    monkeypatch.setattr(review_policy, "REVIEWERS_VERSION", 999)
+    passes(sweeper(stand))
+    stand.remove(bucket, "odd")
+    stand.db.run_session(lambda session: delete_bucket(session, TENANT, "photos"))
+    passes(sweeper(stand))
+    (run,) = stand.look(lambda session: list(session.scalars(sa.select(ReviewRun))))
+    assert (run.state, run.error_code) == ("cancelled", "bucket_gone")
 
 
 def test_release_that_judges_differently_reviews_all_again(
