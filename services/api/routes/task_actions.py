@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Body
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
-from sqlalchemy.orm import Session
 
 from services.api.auth import actor
 from services.api.deps import Caller, CallerDep
@@ -18,8 +16,8 @@ from services.api.posts import act_once
 from services.api.routes.tasks import TaskId, visible_tenant
 from services.api.views import OrderBody
 from shared.catalog.accounts import Principal
+from shared.catalog.retries import need_service
 from shared.core.errors import ConflictError
-from shared.outbox.schema import tasks
 from shared.outbox.states import State
 
 router = APIRouter(tags=["tasks"], route_class=JsonRoute)
@@ -106,16 +104,9 @@ async def retry_task(
 
 
 def _need_service(caller: Caller, principal: Principal, task_id: int) -> None:
-    """Raise SwitchedOffError for a task that would wait for ever."""
-    tenant_id = visible_tenant(principal, None)
-
-    def look(session: Session) -> str | None:
-        statement = sa.select(tasks.c.queue).where(tasks.c.id == task_id)
-        if tenant_id is not None:
-            statement = statement.where(tasks.c.tenant_id == tenant_id)
-        return session.scalar(statement)
-
     deps = caller.api.deps
-    queue = deps.database.run_session(look, read_only=True)
-    if queue is not None:
-        deps.catalogue.need(queue)
+    tenant_id = visible_tenant(principal, None)
+    deps.database.run_session(
+        lambda session: need_service(session, deps.catalogue, task_id, tenant_id=tenant_id),
+        read_only=True,
+    )

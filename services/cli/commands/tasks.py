@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from services.cli.commands.common import who
 from services.cli.render import Format, FormatOption, show_fields, show_json, show_rows
 from services.cli.stack import DirectoryOption, open_parts
+from shared.catalog.retries import need_service
 from shared.core.errors import ConflictError, NotFoundError
 from shared.outbox.inspection import TaskDetail, TaskFilter, list_tasks, show_task
 from shared.outbox.states import State
@@ -105,9 +106,12 @@ def retry(
 ) -> None:
     """Run a failed or cancelled task again.
 
-    It goes on from its checkpoint. Exits with 4 for a task that has not ended, or was superseded.
+    It goes on from its checkpoint. Exits with 4 for a task that has not ended, or was superseded,
+    and refuses one whose service is switched off: nobody would take it.
     """
     with open_parts(directory) as parts:
+        with _reading(parts.engine) as session:
+            need_service(session, parts.catalogue, task_id)
         state = parts.outbox.retry(task_id, by=who(), reason=reason, force=force)
     show_fields({"id": task_id, "state": state}, output)
 

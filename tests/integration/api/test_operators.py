@@ -225,6 +225,21 @@ def test_queues_channels_copies_and_pulls_are_looked_at(stack: Stack, blox: Blox
     assert (shown["name"], shown["lifecycle"], shown["backup"]) == (BUCKET, None, None)
 
 
+def test_no_task_is_tried_again_that_nobody_would_take(
+    stack: Stack, blox: Blox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over HTTP: the same rule stands behind both."""
+    assert stack.client().put(f"/buckets/{BUCKET}/objects/k", content=b"x").status_code == 202
+    (task,) = blox("tasks", "list", *_JSON).json
+    assert blox("tasks", "cancel", str(task["id"])).code == 0
+    monkeypatch.setenv("BLOX_SERVICES__UPLOAD", "false")
+    refused = blox("tasks", "retry", str(task["id"]))
+    assert refused.code != 0
+    assert refused.err == "the upload service is switched off in this deployment\n"
+    monkeypatch.delenv("BLOX_SERVICES__UPLOAD")
+    assert blox("tasks", "retry", str(task["id"]), *_JSON).json["state"] == "pending"
+
+
 def test_a_region_without_workers_is_drained_and_opened_with_a_word(
     stack: Stack, blox: Blox
 ) -> None:
