@@ -1,4 +1,4 @@
-"""Which tests run: what needs a server from apt is marked, and left out by `--no-root`."""
+"""Which tests run, and for how long: what needs a server from apt is left out by `--no-root`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from tests.support.databases import KINDS, DatabaseKind
 
 #: Fixtures behind which stands a server that no wheel carries.
 _APT_FIXTURES = frozenset({"mariadb", "private_mariadb", "rgw"})
+#: Seconds for a test that starts a whole product and its command lines, each a Python of its own:
+#: on a machine that is short of time a few of them take longer than other tests may.
+_ACCEPTANCE_SECONDS = 300
 
 
 def database_kinds(metafunc: pytest.Metafunc) -> Sequence[object]:
@@ -32,6 +35,8 @@ def mark_and_select(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if not _APT_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.needs_root)
+        if _tier(item) == "acceptance" and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_ACCEPTANCE_SECONDS))
     if not config.getoption("no_root"):
         return
     left_out = [item for item in items if item.get_closest_marker("needs_root")]
