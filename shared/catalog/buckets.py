@@ -20,7 +20,12 @@ from shared.catalog.models import (
     LIVING,
     Bucket,
     ChannelRecord,
+    Copy,
+    CopyState,
+    SessionState,
+    UploadSession,
     Version,
+    by_index,
     utc_clock,
 )
 from shared.catalog.origins.policy import OriginPolicy, StoredOrigin, seal
@@ -165,17 +170,13 @@ def delete_bucket(session: Session, tenant_id: str, name: str) -> None:
     """Delete an empty bucket. Raises NotFoundError and ConflictError (`bucket_not_empty`,
     `bucket_has_backups`).
 
-    A version in review counts. Writers hold the bucket's shared lock, so none is overlooked.
+    What is in review or on its way counts: it was acknowledged. Writers hold the bucket's shared
+    lock, so that none is overlooked.
     """
     bucket = _locked(session, tenant_id, name)
     if bucket is None:
         raise NotFoundError("there is no such bucket", code="bucket_not_found")
-    occupied = session.scalar(
-        sa.select(
-            sa.exists().where(Version.bucket_id == bucket.id, Version.state.in_(sorted(LIVING)))
-        )
-    )
-    if occupied:
+    if _is_occupied(session, bucket):
         raise ConflictError("the bucket is not empty", code="bucket_not_empty")
     if has_backups(session, bucket.id):
         raise ConflictError("drop the bucket's backups first", code="bucket_has_backups")
@@ -183,6 +184,33 @@ def delete_bucket(session: Session, tenant_id: str, name: str) -> None:
     end_walk(session, bucket.id)
     session.delete(bucket)
     session.flush()
+
+
+def _is_occupied(session: Session, bucket: Bucket) -> bool:
+    """Tell whether a locked bucket has a version that lives, or will have one as it was asked for.
+
+    That is a copy over channels, or an upload in parts whose parts are being joined.
+    """
+    version = sa.select(sa.literal(1)).where(
+        Version.bucket_id == bucket.id, Version.state.in_(sorted(LIVING))
+    )
+    copy = sa.select(sa.literal(1)).where(
+        Copy.state == CopyState.PENDING,
+        Copy.target_bucket_id == bucket.id,
+        # A deletion by prefix has ended the others.
+        Copy.generation > 0,
+    )
+    upload = sa.select(sa.literal(1)).where(
+        UploadSession.tenant_id == bucket.tenant_id,
+        UploadSession.state == SessionState.COMPLETING,
+        UploadSession.bucket_id == bucket.id,
+    )
+    looks = (
+        by_index(version, Version, "ix_versions_bucket"),
+        by_index(copy, Copy, "ix_copies_state"),
+        by_index(upload, UploadSession, "ix_upload_sessions_tenant"),
+    )
+    return any(session.scalar(look.limit(1)) is not None for look in looks)
 
 
 def _locked(session: Session, tenant_id: str, name: str) -> Bucket | None:

@@ -55,11 +55,13 @@ class CopyFacts:
 def read_copy(session: Session, copy_id: int) -> CopyFacts | None:
     """Return what a `replica.object` task has to do, None when the copy is over.
 
-    Raises SupersededError when its bucket is gone.
+    Raises SupersededError when its bucket is gone, or a deletion by prefix has ended it.
     """
     copy = session.get(Copy, copy_id)
     if copy is None or copy.state != CopyState.PENDING:
         return None
+    if copy.generation == _NEVER:
+        raise SupersededError("the key was deleted", copy_id=copy_id)
     bucket = session.get(Bucket, copy.target_bucket_id)
     blob = session.get(Blob, copy.blob_id)
     if bucket is None or blob is None:

@@ -97,23 +97,23 @@ def _coming(session: Session, row: ObjectRow, generation: int) -> list[dt.dateti
 
     They are in review, or their bytes are on the way: from another channel, or from their parts.
     """
-    times = session.scalars(
-        sa.select(Version.created_at).where(
-            Version.object_id == row.id,
-            Version.state.in_(sorted(LIVING)),
-            Version.generation > generation,
-        )
-    ).all()
+    found: list[dt.datetime] = []
+    # Versions last: what becomes one meanwhile takes no new generation, by which it would be met.
+    if is_arriving(session, session.get_one(Bucket, row.bucket_id), row.key):
+        now = session.scalar(sa.select(utc_clock()))
+        found += [] if now is None else [now]
     copies = sa.select(Copy.created_at).where(
         Copy.state == CopyState.PENDING,
         Copy.target_object_id == row.id,
         Copy.generation > generation,
     )
-    found = [*times, *session.scalars(by_index(copies, Copy, "ix_copies_target")).all()]
-    if is_arriving(session, session.get_one(Bucket, row.bucket_id), row.key):
-        now = session.scalar(sa.select(utc_clock()))
-        found.extend([] if now is None else [now])
-    return found
+    found += session.scalars(by_index(copies, Copy, "ix_copies_target"))
+    versions = sa.select(Version.created_at).where(
+        Version.object_id == row.id,
+        Version.state.in_(sorted(LIVING)),
+        Version.generation > generation,
+    )
+    return [*found, *session.scalars(versions)]
 
 
 def is_stored_here(session: Session, tenant_id: str, sha256: str, size_bytes: int) -> bool:

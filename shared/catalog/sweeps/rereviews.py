@@ -30,18 +30,22 @@ _UNDECIDED = (ReviewState.OPEN, ReviewState.DOUBTFUL)
 
 
 class RereviewSweep:
-    """Makes one step for each row that it finds, and asks again under the row's lock."""
+    """Makes one step for each row that it finds, and asks again under the row's lock.
+
+    Policies may be large. One whose version was found right is not read again while that stands.
+    """
 
     name = "rereviews"
 
     def __init__(self, context: SweepContext) -> None:
         self._context = context
+        self._right: dict[int, str | None] = {}
 
     def run(self, turn: Pass) -> None:
         """Make one pass."""
         catalogue = self._context.catalogue
         self._each(
-            turn, "policies_changed", _stale_buckets, lambda s, one: _renew(s, catalogue, one)
+            turn, "policies_changed", self._stale_buckets, lambda s, one: _renew(s, catalogue, one)
         )
         # Also where nobody serves reviews: the bucket of a run may be gone.
         self._each(
@@ -79,18 +83,36 @@ class RereviewSweep:
                 return
             after = page[-1]
 
+    def _stale_buckets(self, session: Session, after: int) -> Sequence[int]:
+        """Return the next buckets whose policy is another version than is written down."""
+        query = sa.select(Bucket.id, Bucket.review_policy_version).where(
+            Bucket.review_policy_version.is_not(None)
+        )
+        found: list[int] = []
+        while len(found) < PAGE_ROWS:
+            page = session.execute(
+                query.where(Bucket.id > after).order_by(Bucket.id).limit(PAGE_ROWS)
+            ).all()
+            for bucket_id, version in page:
+                if self._right.get(bucket_id) == version:
+                    continue
+                if _is_stale_now(session, bucket_id):
+                    found.append(bucket_id)
+                else:
+                    self._right[bucket_id] = version
+            if len(page) < PAGE_ROWS:
+                break
+            after = page[-1].id
+        return found[:PAGE_ROWS]
 
-def _stale_buckets(session: Session, after: int) -> Sequence[int]:
-    """Return the next buckets whose policy is another version than is written down."""
-    query = sa.select(Bucket).where(Bucket.review_policy_version.is_not(None), Bucket.id > after)
-    found: list[int] = []
-    while len(found) < PAGE_ROWS:
-        page = session.scalars(query.order_by(Bucket.id).limit(PAGE_ROWS)).all()
-        found += [bucket.id for bucket in page if _is_stale(bucket)]
-        if len(page) < PAGE_ROWS:
-            break
-        query = query.where(Bucket.id > page[-1].id)
-    return found[:PAGE_ROWS]
+
+def _is_stale_now(session: Session, bucket_id: int) -> bool:
+    bucket = session.get(Bucket, bucket_id)
+    if bucket is None:
+        return False
+    # Not all of them in memory at a time.
+    session.expunge(bucket)
+    return _is_stale(bucket)
 
 
 def _renew(session: Session, catalogue: Catalogue, bucket_id: int) -> bool:

@@ -6,14 +6,17 @@ import hashlib
 import os
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.backups.manifest import Entry
 from shared.catalog.conditions import ANY, Conditions
 from shared.catalog.deletes import end_living
 from shared.catalog.invariants.rows import row_breaches
 from shared.catalog.locking import lock_key
 from shared.catalog.models import Bucket, SessionState
 from shared.catalog.removals import start_removal
+from shared.catalog.restores.keys import decide
 from shared.catalog.uploading.arriving import is_arriving
 from shared.catalog.uploading.rules import WantedPart, multipart_etag
 from shared.core.clock import utc_now
@@ -335,6 +338,33 @@ def test_no_origin_is_asked_for_what_is_being_uploaded(stand: Stand) -> None:
     assert stand.look(arriving)
     stand.work(upload.task_id)
     assert not stand.look(arriving)
+
+
+@pytest.mark.databases("mariadb")
+def test_no_restore_overlooks_an_upload_that_is_joined_while_it_looks(
+    stand: Stand, other: Stand
+) -> None:
+    bucket = stand.bucket(reject_keywords=["forbidden"])
+    upload = frozen(stand, bucket, "a", PARTS)
+    entry = Entry(
+        key="a", version=1, generation=1, blob=1, sha256="0" * 64, size=1, etag="e",
+        content_type="text/plain", metadata={}, modified_at=utc_now().isoformat(), content=1,
+        target_key="t",
+    )  # fmt: skip
+    execution = other.claim(upload.task_id)
+    joined: list[str] = []
+
+    def look(session: Session) -> str:
+        @sa.event.listens_for(session.connection(), "before_cursor_execute")
+        def join(*args: object) -> None:
+            if "FROM upload_sessions" in str(args[2]) and not joined:
+                joined.append(str(other.run(execution)))
+
+        return decide(session, bucket, entry, "never").outcome
+
+    assert stand.look(look) == "kept"
+    assert joined == ["completed"]
+    assert version_of(stand, upload).state == "reviewing"
 
 
 def test_overwrite_supersedes_older_unfinished_work(stand: Stand) -> None:

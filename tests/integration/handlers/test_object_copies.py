@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from shared.catalog.buckets import delete_bucket
 from shared.catalog.copies import CopyBegun, CopyOrder, copy_object
 from shared.catalog.models import Bucket, Copy, Location, Version, VersionState, utc_clock
 from shared.catalog.object_copies import ObjectCopyCommit, read_copy
@@ -17,7 +18,7 @@ from shared.outbox.manual import retry
 from shared.storage.errors import ChannelUnavailable
 from tests.integration.handlers.test_crashes import die_and_go_on
 from tests.integration.handlers.test_replica_crashes import check
-from tests.support.handlers import Stand
+from tests.support.handlers import TENANT, Stand
 from tests.support.uploads import frozen, version_of
 
 CONTENT = b"hello world"
@@ -253,6 +254,11 @@ def test_a_deletion_ends_a_copy_behind_which_a_write_is_in_review(copying: Copyi
 def test_a_deletion_by_prefix_ends_a_copy(copying: Copying) -> None:
     stand = copying.stand
     task = copying.begin()
+    with pytest.raises(ConflictError) as refused:
+        stand.db.run_session(lambda session: delete_bucket(session, TENANT, "target"))
+    assert refused.value.code == "bucket_not_empty", "it was acknowledged"
+    stand.channels.disabled |= {"b", "c"}
+    assert stand.work(task) == "scheduled"
     made = stand.db.run_session(
         lambda session: start_removal(
             session, stand.catalogue, session.get_one(Bucket, copying.target), prefix=""
@@ -264,6 +270,7 @@ def test_a_deletion_by_prefix_ends_a_copy(copying: Copying) -> None:
         retry(stand.bench.context, task, by="test")
     assert stand.object(copying.target, "y").served_version_id is None
     # Not so one that is asked for after it.
+    stand.channels.disabled.clear()
     assert stand.work(copying.begin()) == "completed"
     assert stand.version(copying.version()).state == "stored"
 

@@ -149,6 +149,22 @@ def test_run_waits_for_somebody_who_serves_reviews(
     assert progress(stand, run.id).reviews == {"rejected": 1}
 
 
+def test_policies_that_are_right_are_not_read_again(stand: Stand) -> None:
+    stand.bucket(**OLD)
+    sweeps, seen = sweeper(stand), []
+    passes(sweeps)
+    sa.event.listen(
+        stand.db.engine, "before_cursor_execute", lambda *args: seen.append(str(args[2]))
+    )
+    passes(sweeps)
+    assert any("buckets.review_policy_version" in text for text in seen)
+    assert not any("buckets.review_policy," in text for text in seen)
+    stand.bucket(**NEW)
+    del seen[:]
+    passes(sweeps)
+    assert any("buckets.review_policy," in text for text in seen)
+
+
 def test_run_that_nobody_began_ends_with_its_bucket(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,8 +212,14 @@ def test_upload_into_a_bucket_that_is_gone_fails_or_is_swept(stand: Stand) -> No
     upload = frozen(stand, bucket, "a", PARTS)
     left = begin(stand, bucket, "b")
     send(stand, left, 1, b"one")
+    with pytest.raises(ConflictError) as refused:
+        stand.db.run_session(lambda session: delete_bucket(session, TENANT, "photos"))
+    assert refused.value.code == "bucket_not_empty", "it was acknowledged"
+    task_id = upload.task_id or 0
+    cancel(stand.bench.context, stand.bench.enqueuer, task_id, by="test", tenant_id=TENANT)
     stand.db.run_session(lambda session: delete_bucket(session, TENANT, "photos"))
-    assert stand.work(upload.task_id) == "failed"
+    retry(stand.bench.context, task_id, by="test")
+    assert stand.work(task_id) == "failed"
     assert outcome(stand, upload)[1]["code"] == "bucket_not_found"
     passes(sweeper(stand), 2)
     assert row(stand, left) is None
