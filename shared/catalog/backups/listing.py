@@ -44,7 +44,7 @@ def list_items(
         ListedItem(
             id=item.id,
             blob_id=item.blob_id,
-            keys=keys[item.blob_id][:MOST_KEYS],
+            keys=keys[item.blob_id],
             state=item.state,
             size_bytes=item.size_bytes,
             is_reused=item.is_reused,
@@ -58,18 +58,23 @@ def list_items(
 
 def _keys(session: Session, run: BackupRun, blob_ids: Sequence[int]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = defaultdict(list)
-    rows = session.execute(
-        sa.select(Version.blob_id, ObjectRow.key)
+    # Counted by content: one that stands under very many keys leaves room for the others'.
+    number = sa.func.row_number().over(partition_by=Version.blob_id, order_by=ObjectRow.key)
+    numbered = (
+        sa.select(Version.blob_id, ObjectRow.key, number.label("number"))
         .join(ObjectRow, ObjectRow.id == Version.object_id)
         .where(
             Version.blob_id.in_(blob_ids),
             Version.bucket_id == run.bucket_id,
             Version.stored_at <= run.snapshot_at,
         )
-        .distinct()
-        .order_by(Version.blob_id, ObjectRow.key)
-        # A content may stand under very many keys.
-        .limit(MOST_KEYS * len(blob_ids))
+        .group_by(Version.blob_id, ObjectRow.key)
+        .subquery()
+    )
+    rows = session.execute(
+        sa.select(numbered.c.blob_id, numbered.c.key)
+        .where(numbered.c.number <= MOST_KEYS)
+        .order_by(numbered.c.blob_id, numbered.c.key)
     )
     for blob_id, key in rows:
         found[blob_id].append(key)

@@ -20,6 +20,7 @@ from services.restore import actors as restoring
 from services.restore.deps import Deps as RestoreDeps
 from services.upload import actors as uploading
 from services.upload.handlers import Deps as UploadDeps
+from shared.catalog.backups.listing import MOST_KEYS
 from shared.catalog.channels import ChannelInput, put_channel
 from shared.catalog.kinds import register_kinds
 from shared.core.clock import Deadline
@@ -90,6 +91,22 @@ def ended(client: httpx.Client, path: str) -> dict[str, Any]:
 def stored(client: httpx.Client, key: str, content: bytes) -> None:
     client.put(f"{PATH}/{key}", content=content)
     eventually(lambda: client.head(f"{PATH}/{key}").headers["x-blox-state"] == "stored", 20)
+
+
+def test_a_content_with_many_keys_leaves_room_for_those_of_others(
+    stack: Stack, vault: Path, redis_url: str, namespace: str
+) -> None:
+    with working(stack, redis_url, namespace), stack.client() as client:
+        for key in ("a", "b"):
+            stored(client, key, key.encode())
+        more = [f"a{number:02}" for number in range(4 * MOST_KEYS)]
+        for key in more:
+            assert client.put(f"{PATH}/{key}", content=b"a").is_success
+        begun = client.post(f"/buckets/{BUCKET}/backups").json()
+        path = f"/buckets/{BUCKET}/backups/{begun['id']}"
+        assert ended(client, path)["state"] == "complete"
+        items = client.get(f"{path}/items").json()["items"]
+        assert [one["keys"] for one in items] == [["a", *more[: MOST_KEYS - 1]], ["b"]]
 
 
 def test_there_and_back_again(stack: Stack, vault: Path, redis_url: str, namespace: str) -> None:
