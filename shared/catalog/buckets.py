@@ -22,6 +22,7 @@ from shared.catalog.models import (
     ChannelRecord,
     Copy,
     CopyState,
+    ObjectRow,
     SessionState,
     UploadSession,
     Version,
@@ -34,6 +35,7 @@ from shared.catalog.replicas.rules import end_rules, set_rules
 from shared.catalog.rereviews.starting import policy_changed
 from shared.catalog.review_policy import ReviewPolicy
 from shared.catalog.secret_box import SecretBox
+from shared.catalog.supersede import is_last_word
 from shared.core.errors import ConflictError, InvalidError, NotFoundError
 
 #: Candidate channels that a bucket may name.
@@ -194,12 +196,6 @@ def _is_occupied(session: Session, bucket: Bucket) -> bool:
     version = sa.select(sa.literal(1)).where(
         Version.bucket_id == bucket.id, Version.state.in_(sorted(LIVING))
     )
-    copy = sa.select(sa.literal(1)).where(
-        Copy.state == CopyState.PENDING,
-        Copy.target_bucket_id == bucket.id,
-        # A deletion by prefix has ended the others.
-        Copy.generation > 0,
-    )
     upload = sa.select(sa.literal(1)).where(
         UploadSession.tenant_id == bucket.tenant_id,
         UploadSession.state == SessionState.COMPLETING,
@@ -207,10 +203,17 @@ def _is_occupied(session: Session, bucket: Bucket) -> bool:
     )
     looks = (
         by_index(version, Version, "ix_versions_bucket"),
-        by_index(copy, Copy, "ix_copies_state"),
         by_index(upload, UploadSession, "ix_upload_sessions_tenant"),
     )
-    return any(session.scalar(look.limit(1)) is not None for look in looks)
+    if any(session.scalar(look.limit(1)) is not None for look in looks):
+        return True
+    copies = sa.select(Copy, ObjectRow).join(ObjectRow, ObjectRow.id == Copy.target_object_id)
+    copies = copies.where(Copy.state == CopyState.PENDING, Copy.target_bucket_id == bucket.id)
+    found = session.execute(by_index(copies, Copy, "ix_copies_state")).all()
+    # Those that something later has ended find that out by themselves.
+    return any(
+        is_last_word(session, row, copy.generation, task_id=copy.task_id) for copy, row in found
+    )
 
 
 def _locked(session: Session, tenant_id: str, name: str) -> Bucket | None:

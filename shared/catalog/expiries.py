@@ -30,6 +30,7 @@ from shared.catalog.models import (
     Location,
     LocationState,
     Version,
+    VersionState,
     by_index,
     utc_now,
 )
@@ -54,7 +55,7 @@ class Outcome(StrEnum):
     HELD = "held"
     UNREPLICATED = "unreplicated"
     WAITING = "waiting"
-    """It is in review, or a newer one that is not stored yet is read."""
+    """It is in review or quarantine, or a newer one that is not stored yet is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,9 @@ def expire(session: Session, catalogue: Catalogue, seen: Due) -> Expired:
     if row is None or row.due_at != seen.due_at:
         return Expired(Outcome.CHANGED)
     if version.id not in locked.versions or version.state not in LIVING:
-        return _forget(session, seen)
+        # One in quarantine may be released: then it is due.
+        is_waiting = _is_quarantined(session, locked, version)
+        return Expired(Outcome.WAITING) if is_waiting else _forget(session, seen)
     due_at = change_expiry(session, bucket, locked.row.key, version, row.own_at)
     if due_at is None or due_at > locked.now:
         return Expired(Outcome.CHANGED)
@@ -186,6 +189,13 @@ def expire(session: Session, catalogue: Catalogue, seen: Due) -> Expired:
     if ended is not None and ended.superseded:
         catalogue.tasks.supersede(session, ended.superseded)
     return Expired(Outcome.DELETED, tuple(locked.released))
+
+
+def _is_quarantined(session: Session, locked: LockedKey, version: Version) -> bool:
+    # Guarded by its key's lock, under which it was not read anew.
+    session.refresh(version, ["state", "staging_until"])
+    until = version.staging_until
+    return version.state == VersionState.BLOCKED and until is not None and until > locked.now
 
 
 def lock_expiry(session: Session, version_id: int) -> Expiry | None:

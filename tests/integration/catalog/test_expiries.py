@@ -21,7 +21,7 @@ from shared.catalog.copies import CopyOrder, copy_object
 from shared.catalog.expiries import Due, expire, find_due, own_times, set_expiry
 from shared.catalog.holds import place_hold
 from shared.catalog.lifecycle import ExpiryRule, Lifecycle, Lifetime
-from shared.catalog.models import Expiry, LifecycleWalk, ObjectRow, Version
+from shared.catalog.models import Expiry, LifecycleWalk, ObjectRow, Version, utc_now
 from shared.catalog.puts import PutAnswer, commit_put
 from shared.catalog.review_policy import ReviewPolicy
 from shared.core.clock import Deadline
@@ -178,6 +178,25 @@ def test_what_is_in_review_waits(world: World, job: ObjectExpiry) -> None:
     world.run(lambda session: commit_put(session, world.catalogue, bucket, "k", body))
     pass_time(world)
     assert run(job)["waiting"] == 1
+
+
+def test_what_is_in_quarantine_waits_as_long_as_it_may_be_released(
+    world: World, job: ObjectExpiry
+) -> None:
+    bucket = rules(world, ExpiryRule(after_days=1), review_policy=ReviewPolicy())
+    blocked = world.put(bucket, "k")
+
+    def block(session: Session) -> None:
+        version = session.get_one(Version, blocked.version_id)
+        version.state, version.staging_until = "blocked", utc_now(HOUR)
+
+    world.run(block)
+    pass_time(world, 25 * HOUR)
+    assert run(job)["waiting"] == 1
+    assert len(world.all(Expiry)) == 1
+    world.run(lambda session: session.execute(sa.update(Version).values(staging_until=utc_now(-1))))
+    run(job)
+    assert world.all(Expiry) == []
 
 
 def test_rules_count_for_new_and_for_old_objects(world: World, job: ObjectExpiry) -> None:

@@ -295,6 +295,8 @@ def test_a_deletion_ends_a_copy_and_the_upload_in_parts_behind_it(copying: Copyi
     upload = frozen(stand, copying.target, "y", [b"in ", b"parts"])
     stand.remove(copying.target, "y")
     assert stand.state(upload.task_id) == "cancelled"
+    # Nor do they keep the bucket.
+    stand.db.run_session(lambda session: delete_bucket(session, TENANT, "target"))
     assert stand.work(task) == "cancelled"
     assert stand.object(copying.target, "y").served_version_id is None
 
