@@ -12,6 +12,7 @@ from pathlib import Path
 
 from shared.core.failpoints import arm
 from tests.support.handlers import Stand
+from tests.support.logs import plain_logs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -32,4 +33,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    plain_logs()
     main()

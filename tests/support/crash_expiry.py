@@ -14,6 +14,7 @@ from shared.core.failpoints import arm
 from shared.storage.file import FileChannel
 from shared.storage.staging import Staging
 from tests.support.catalogue import World
+from tests.support.logs import plain_logs
 
 
 def main() -> None:
@@ -30,4 +31,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    plain_logs()
     main()

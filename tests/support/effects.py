@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from shared.core.failpoints import arm
 from shared.outbox import Execution, Kind, OutboxSettings, RetryPolicy
 from shared.outbox.outbox import Outbox
+from tests.support.logs import plain_logs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -225,4 +226,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    plain_logs()
     main()

@@ -34,6 +34,7 @@ from shared.storage.registry import Channels
 from shared.storage.spec import ChannelSpec
 from shared.storage.staging import Staging
 from tests.support.handlers import TENANT, Stand
+from tests.support.logs import plain_logs
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 #: Fernet's form; not a secret of anybody.
@@ -179,4 +180,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    plain_logs()
     main()

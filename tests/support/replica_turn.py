@@ -14,6 +14,7 @@ from shared.catalog.replicas.limits import ReplicaLimits
 from shared.core.failpoints import arm
 from tests.support.crash import ROOT
 from tests.support.handlers import Stand
+from tests.support.logs import plain_logs
 
 
 def crash_in_turn(url: str, root: Path, failpoint: str) -> int:
@@ -33,4 +34,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    plain_logs()
     main()

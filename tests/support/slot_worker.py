@@ -26,6 +26,7 @@ from shared.core.failpoints import arm
 from shared.outbox import Execution, Kind, RetryPolicy
 from shared.outbox.outbox import Outbox
 from tests.support.effects import settings_for
+from tests.support.logs import plain_logs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAME = "channel:counted"
@@ -202,4 +203,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    plain_logs()
     main()

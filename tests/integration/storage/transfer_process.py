@@ -21,6 +21,7 @@ from shared.storage.registry import OpenChannel, open_channel
 from shared.storage.source import ChannelSource
 from shared.storage.spec import ChannelSpec, read_tuning
 from shared.storage.transfer import transfer
+from tests.support.logs import plain_logs
 
 
 def main(order_path: Path) -> None:
@@ -50,4 +51,5 @@ def main(order_path: Path) -> None:
 
 
 if __name__ == "__main__":
+    plain_logs()
     main(Path(sys.argv[1]))
