@@ -25,6 +25,10 @@ from shared.catalog.buckets import get_bucket
 from shared.catalog.context import Catalogue
 from shared.catalog.holds import place_hold, release_hold
 from shared.catalog.models import Hold, HoldState, ObjectRow
+from shared.core.errors import InvalidError
+
+#: Characters, as over HTTP.
+_MOST_REASON = 512
 
 app = typer.Typer(help="Keep content that must not go.", no_args_is_help=True)
 
@@ -71,6 +75,8 @@ def place(
 
     Exits with 4 while the content is not stored yet.
     """
+    if not 0 < len(reason) <= _MOST_REASON:
+        raise InvalidError(f"a reason has 1 to {_MOST_REASON} characters")
     if until is not None and until.tzinfo is not None:
         until = until.astimezone(dt.UTC).replace(tzinfo=None)
 

@@ -56,6 +56,7 @@ def test_what_drivers_say_is_told_without_numbers_statements_and_links() -> None
         (["tasks", "list", "--limit", "0"], "greater than or equal to 1"),
         (["check", "--late-seconds", "-1"], "greater than or equal to 0"),
         (["holds", "release", str(2**63)], "less than or equal to 9223372036854775807"),
+        (["holds", "place", "t", "b", "k", "--reason", "x" * 513], "1 to 512 characters"),
         (["losses", "--before", str(2**63)], "less than or equal to 9223372036854775807"),
         (["channels", "refusals", "--after", "-1"], "greater than or equal to 0"),
         (["restores", "start", "t", "b", "--prefix", "x" * 1025], "at most 1024 characters"),
