@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from shared.catalog.backups.runs import lock_run
-from shared.catalog.models import BackupRunState, Loss, LossState, RestoreState
+from shared.catalog.models import BackupRun, BackupRunState, Loss, LossState, RestoreState
 from shared.catalog.payloads import RestoreBlob, RunRestore
 from shared.catalog.restores.losses import end_loss, lock_blob_and_loss, reopen
 from shared.catalog.restores.runs import end_restore, lock_restore
@@ -53,8 +53,10 @@ class RestoreHooks:
     """Hooks of `restore.run`."""
 
     def lock(self, session: Session, payload: RunRestore) -> None:
-        """Lock the restore."""
-        lock_restore(session, payload.restore_id)
+        """Lock the restore, and the backup that it reads."""
+        restore = lock_restore(session, payload.restore_id)
+        if restore is not None and restore.run_id is not None:
+            lock_run(session, restore.run_id)
 
     def on_end(self, session: Session, task: EndedTask, outcome: str) -> None:
         """End a restore that is still open; what it has restored stays."""
@@ -72,7 +74,7 @@ class RestoreHooks:
             raise ConflictError("the restore is over", code="restore_over")
         if restore.run_id is not None:
             # While the restore was over, nothing kept its backup; another is another point in time.
-            run = lock_run(session, restore.run_id)
+            run = session.get(BackupRun, restore.run_id)
             if run is None or run.state != BackupRunState.COMPLETE:
                 raise ConflictError(
                     "the backup that it was reading is gone",
