@@ -15,7 +15,7 @@ from starlette.responses import Response
 from services.api.deps import Caller
 from services.api.tracing import trace_parent
 from shared.catalog.accounts import Principal
-from shared.catalog.buckets import get_bucket
+from shared.catalog.buckets import get_bucket, way_of
 from shared.catalog.models import Bucket
 from shared.catalog.origins.policy import StoredRule
 from shared.catalog.origins.pulling import NothingToPull, Pulling, begin_pull, is_missed, rule_of
@@ -83,7 +83,8 @@ def _find(
 
 def _rule(caller: Caller, session: Session, bucket: Bucket, key: str) -> StoredRule | None:
     """Return the rule by which a key may be pulled now."""
-    if not caller.api.deps.catalogue.serves(QUEUE):
+    catalogue = caller.api.deps.catalogue
+    if not all(catalogue.serves(queue) for queue in (QUEUE, *way_of(bucket))):
         return None
     rule = rule_of(bucket, key)
     if rule is None or is_missed(session, bucket.id, key, rule.id):

@@ -135,6 +135,11 @@ def put_bucket(
     return PutBucket(bucket, created)
 
 
+def way_of(bucket: Bucket) -> tuple[str, ...]:
+    """Return the queues that new content of a bucket goes through, the first one first."""
+    return ("upload",) if bucket.review_policy is None else ("review", "upload")
+
+
 def get_bucket(session: Session, tenant_id: str, name: str) -> Bucket:
     """Return a tenant's bucket.
 

@@ -63,9 +63,10 @@ class Catalogue:
         """Tell whether somebody works on this queue here."""
         return queue not in self.switched_off
 
-    def need(self, queue: str) -> None:
-        """Raise SwitchedOffError unless this deployment serves the queue."""
-        if not self.serves(queue):
-            raise SwitchedOffError(
-                f"the {queue} service is switched off in this deployment", queue=queue
-            )
+    def need(self, *queues: str) -> None:
+        """Raise SwitchedOffError unless this deployment serves the queues."""
+        for queue in queues:
+            if not self.serves(queue):
+                raise SwitchedOffError(
+                    f"the {queue} service is switched off in this deployment", queue=queue
+                )

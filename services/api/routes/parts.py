@@ -18,6 +18,7 @@ from services.api.taking import take_in
 from services.api.upload_views import PartAnswerView, UploadId, limits_of, part_fields
 from services.api.uploads import parse_declared
 from shared.catalog.accounts import Principal
+from shared.catalog.buckets import way_of
 from shared.catalog.models import Bucket
 from shared.catalog.regions import region_of
 from shared.catalog.uploading.parts import room_for_part
@@ -66,6 +67,7 @@ async def put_a_part(
         bucket = session.get(Bucket, found.row.bucket_id)
         if bucket is None:
             raise NotFoundError("there is no such bucket", code="bucket_not_found")
+        api.deps.catalogue.need(*way_of(bucket))
         limits = limits_of(settings, bucket.max_object_bytes)
         most = room_for_part(session, found, number, declared.size, limits)
         api.backlog.check(

@@ -23,9 +23,8 @@ from services.api.tracing import trace_parent
 from services.api.uploads import Declared, parse_declared
 from services.api.views import NAME_PATTERN
 from shared.catalog.accounts import Principal
-from shared.catalog.buckets import get_bucket
+from shared.catalog.buckets import get_bucket, way_of
 from shared.catalog.models import Bucket
-from shared.catalog.payloads import REVIEW_CHECK, UPLOAD_STORE
 from shared.catalog.puts import PutAnswer
 from shared.catalog.regions import region_of
 from shared.core.errors import TooLargeError
@@ -152,9 +151,9 @@ def _admit(api: Api, session: Session, bucket: Bucket, declared: Declared) -> _A
     if bucket.max_object_bytes is not None:
         most = min(most, bucket.max_object_bytes)
     _check_size(declared, most)
-    kind = UPLOAD_STORE if bucket.review_policy is None else REVIEW_CHECK
-    queue = kind.partition(".")[0]
-    api.deps.catalogue.need(queue)
+    way = way_of(bucket)
+    api.deps.catalogue.need(*way)
+    queue = way[0]
     region = region_of(session, bucket, queue)
     api.backlog.check(session, queue=queue, region=region, tenant_id=bucket.tenant_id)
     return _Admission(bucket.id, bucket.tenant_id, queue, region, most)

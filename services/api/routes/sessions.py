@@ -30,7 +30,7 @@ from services.api.upload_views import (
 from services.api.uploads import client_metadata
 from services.api.views import DEFAULT_LIMIT, Cursor, Limit, PageView
 from shared.catalog.accounts import Principal
-from shared.catalog.buckets import get_bucket
+from shared.catalog.buckets import get_bucket, way_of
 from shared.catalog.limits import check_content_type, check_key
 from shared.catalog.models import SessionState
 from shared.catalog.regions import region_of
@@ -90,6 +90,7 @@ async def post_upload(request: Request, caller: CallerDep, upload: BeginUpload) 
         if spec.lifetime.is_asked_for:
             api.deps.catalogue.need("delete")
         bucket = get_bucket(session, principal.tenant_id, upload.bucket)
+        api.deps.catalogue.need(*way_of(bucket))
         limits = limits_of(settings, bucket.max_object_bytes)
         if spec.size is not None and spec.size > limits.max_object_bytes:
             raise TooLargeError(

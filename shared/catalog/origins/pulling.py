@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from shared.catalog.buckets import way_of
 from shared.catalog.context import Catalogue
 from shared.catalog.limits import check_key
 from shared.catalog.models import (
@@ -137,7 +138,7 @@ def pull_now(
     `origin_no_rule`, `object_exists`; SwitchedOffError.
     """
     check_key(key)
-    catalogue.need(QUEUE)
+    catalogue.need(QUEUE, *way_of(bucket))
     rule = rule_of(bucket, key)
     if rule is None:
         raise ConflictError("no rule of the bucket counts for this key", code="origin_no_rule")

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.backups.runs import lock_run
+from shared.catalog.buckets import way_of
 from shared.catalog.context import Catalogue
 from shared.catalog.models import (
     BackupRun,
@@ -82,6 +83,8 @@ def open_restore(
     _check_mode(spec)
     run_id = None
     if spec.mode == "keys":
+        # What is to come back is written as a PUT is.
+        catalogue.need(*way_of(bucket))
         run_id = _choose_run(session, bucket, spec, at)
     restore = Restore(
         tenant_id=bucket.tenant_id,

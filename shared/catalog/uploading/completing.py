@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from shared.catalog.buckets import way_of
 from shared.catalog.context import Catalogue
 from shared.catalog.models import SessionState, UploadSession
 from shared.catalog.payloads import UPLOAD_ASSEMBLE, AssembleUpload
@@ -71,6 +72,7 @@ def complete_session(
     if key is None:
         raise AssertionError("a session never becomes open again")
     bucket, locked = key
+    catalogue.need(*way_of(bucket))
     there = parts_of(session, row.id)
     chosen = choose_parts(
         there,

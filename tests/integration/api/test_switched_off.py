@@ -89,6 +89,9 @@ class Ground:
         self.upload = client.post(
             "/uploads", json={"bucket": BUCKET, "key": "parts", "operation_id": "one"}
         ).json()["id"]
+        self.reviewed_upload = client.post(
+            "/uploads", json={"bucket": "checked", "key": "parts", "operation_id": "three"}
+        ).json()["id"]
 
     def put(self, name: str, **rules: Any) -> None:
         assert self.client.put(f"/buckets/{name}", json=bucket(**rules)).status_code == 201
@@ -108,7 +111,14 @@ class Ground:
         yield Request("upload", "PUT", f"/uploads/{self.upload}/parts/1", "bytes")
         yield Request("upload", "POST", f"/uploads/{self.upload}:complete", {"parts": []})
         yield Request("upload", "POST", f"/reviews/{self.review}:approve", {})
+        yield Request("upload", "PUT", "/buckets/checked/objects/new", "bytes")
+        yield Request("upload", "POST", "/buckets/ruled/origin-pulls", {"key": "far"})
+        yield Request("upload", "POST", "/buckets/saved/restores", {"mode": "keys"})
         yield Request("review", "PUT", "/buckets/checked/objects/new", "bytes")
+        yield Request("review", "POST", "/uploads", {**upload, "bucket": "checked"})
+        reviewed = f"/uploads/{self.reviewed_upload}"
+        yield Request("review", "PUT", f"{reviewed}/parts/1", "bytes")
+        yield Request("review", "POST", f"{reviewed}:complete", {"parts": []})
         yield Request("review", "POST", "/buckets/checked:re-review", {})
         yield Request("review", "PUT", "/reviewers/outside", {"url": ADDRESS})
         yield Request("delete", "DELETE", f"{OBJECTS}/k")
