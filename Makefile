@@ -6,7 +6,7 @@ DEV := $(VENV)/.installed-dev
 FILES ?=
 ARGS ?=
 # Tests run in this many processes, each with its own servers; the files of one are not split.
-JOBS ?= 2
+JOBS ?= 3
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # A folder appears here only when it exists, so that a part of the tree can be tested too.
 FAST := $(wildcard tests/unit tests/conformance)
