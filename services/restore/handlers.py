@@ -10,6 +10,7 @@ import structlog
 from sqlalchemy.orm import Session
 
 from services.restore.deps import Deps
+from services.restore.proving import is_right
 from shared.catalog import fenced
 from shared.catalog.backups.damage import note_damage, note_right
 from shared.catalog.backups.held import HeldCopy
@@ -35,18 +36,13 @@ from shared.storage.errors import (
     ChannelError,
     ChannelFull,
     ChannelRefused,
-    ChecksumMismatch,
-    ObjectMissing,
 )
-from shared.storage.verify import verify
 
 __all__ = ["Deps", "restore_blob"]
 
 UNRECOVERABLE = "unrecoverable"
 #: Seconds until a channel without room is asked again; the longer it has been full, the later.
 ROOM_WAIT_SECONDS = 60.0
-#: Errors of a look at the lost copy that prove it lost.
-_LOST = (ObjectMissing, ChecksumMismatch)
 
 _log = structlog.get_logger("restore")
 
@@ -109,25 +105,9 @@ def _bring(
 def _is_there(execution: Execution, job: LossJob, deps: Deps) -> bool:
     """Tell whether the bytes are right after all. Raises when the channel does not say."""
     found = deps.channels.find(job.channel)
-    if found is None:
-        return False
-    try:
-        with deps.slots.reading(execution, found[0]):
-            verify(
-                found[0],
-                job.key,
-                size=job.size_bytes,
-                sha256=job.sha256,
-                check=execution.check,
-                deadline=execution.deadline,
-            )
-    except _LOST:
-        return False
-    except ChannelError as error:
-        if error.code == "short_read":
-            return False
-        raise
-    return True
+    return found is not None and is_right(
+        execution, deps, found[0], job.key, size=job.size_bytes, sha256=job.sha256
+    )
 
 
 def _present(execution: Execution, job: LossJob, deps: Deps) -> None:
@@ -196,22 +176,9 @@ def _is_held(execution: Execution, job: LossJob, held: HeldCopy, deps: Deps) -> 
     if found is None:
         return True
     try:
-        with deps.slots.reading(execution, found[0]):
-            verify(
-                found[0],
-                held.key,
-                size=job.size_bytes,
-                sha256=job.sha256,
-                check=execution.check,
-                deadline=execution.deadline,
-            )
-    except _LOST:
-        return False
-    except ChannelError as error:
-        return error.code != "short_read"
-    except ResourceBusy:
+        return is_right(execution, deps, found[0], held.key, size=job.size_bytes, sha256=job.sha256)
+    except (ChannelError, ResourceBusy):
         return True
-    return True
 
 
 def _report(damage: Damage, deps: Deps) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from services.restore.deps import Deps
 from services.restore.fetching import fetch
+from services.restore.proving import is_right
 from shared.catalog import fenced
 from shared.catalog.backups.damage import note_damage, note_right
 from shared.catalog.backups.held import held_copies
@@ -37,12 +38,8 @@ from shared.core.outcomes import Fail
 from shared.outbox import Execution
 from shared.storage.awake import awake
 from shared.storage.errors import (
-    ChannelError,
-    ChecksumMismatch,
-    ObjectMissing,
     SourceUnavailable,
 )
-from shared.storage.verify import verify
 
 #: A key that changes again and again while it is decided on.
 LOOKS = 5
@@ -118,23 +115,14 @@ class KeyRestore:
         found = self._deps.channels.find(manifest.target)
         if found is None:
             raise SourceUnavailable("the backup target is gone", channel=manifest.target)
-        try:
-            with self._deps.slots.reading(self._execution, found[0]):
-                verify(
-                    found[0],
-                    manifest.key,
-                    size=manifest.size,
-                    sha256=manifest.sha256,
-                    check=self._execution.check,
-                    deadline=self._execution.deadline,
-                )
-        except (ObjectMissing, ChecksumMismatch):
-            return False
-        except ChannelError as error:
-            if error.code == "short_read":
-                return False
-            raise
-        return True
+        return is_right(
+            self._execution,
+            self._deps,
+            found[0],
+            manifest.key,
+            size=manifest.size,
+            sha256=manifest.sha256,
+        )
 
     def _look(self, manifest: HeldManifest) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield (the offset behind it, document) for the whole lines of one look."""

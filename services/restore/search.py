@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from services.restore.deps import Deps
 from shared.catalog import fenced
-from shared.catalog.listing import successor
+from shared.catalog.listing import under
 from shared.catalog.models import (
     Blob,
     Location,
@@ -80,17 +80,12 @@ def _page(
     session: Session, bucket_id: int, prefix: str, after: str | None, limit: int
 ) -> tuple[list[Copy], str | None, bool]:
     """Return the copies of the next keys, the last of these keys, and whether no more follow."""
-    key = sa.type_coerce(ObjectRow.key, sa.LargeBinary)
-    start = prefix.encode()
     statement = sa.select(ObjectRow.key, ObjectRow.current_version_id).where(
-        ObjectRow.bucket_id == bucket_id, ObjectRow.is_listed == 1, key >= start
+        ObjectRow.bucket_id == bucket_id,
+        ObjectRow.is_listed == 1,
+        *under(ObjectRow.key, prefix, after=after),
     )
     statement = by_index(statement, ObjectRow, "ix_objects_listing")
-    end = successor(start)
-    if end is not None:
-        statement = statement.where(key < end)
-    if after is not None:
-        statement = statement.where(key > after.encode())
     rows = session.execute(statement.order_by(ObjectRow.key).limit(limit)).all()
     names = {row.current_version_id: row.key for row in rows if row.current_version_id}
     found = session.execute(

@@ -103,6 +103,16 @@ def successor(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes([stripped[-1] + 1])
 
 
+def under(
+    column: sa.ColumnExpressionArgument[str], prefix: str, *, after: str | None = None
+) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions for keys that begin with `prefix` and come behind `after`, as bytes."""
+    key, start = sa.type_coerce(column, sa.LargeBinary), prefix.encode()
+    end = successor(start)
+    conditions = [key >= start if after is None else key > after.encode()]
+    return conditions if end is None else [*conditions, key < end]
+
+
 def _walk(
     session: Session, bucket_id: int, start: bytes, prefix: bytes, delimiter: bytes, limit: int
 ) -> Iterator[tuple[_Row, bytes | None]]:

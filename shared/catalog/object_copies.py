@@ -13,7 +13,7 @@ from shared.catalog.copies import facts_of, is_placed, refuse_unreviewed, write_
 from shared.catalog.copying import CopyCommit
 from shared.catalog.holds import refuse_held
 from shared.catalog.lifecycle import Lifetime
-from shared.catalog.listing import successor
+from shared.catalog.listing import under
 from shared.catalog.locking import LockedKey, lock_tasks, share_bucket
 from shared.catalog.many_keys import lock_keys
 from shared.catalog.models import (
@@ -182,14 +182,11 @@ def outrun_copies(session: Session, bucket_id: int, prefix: str) -> None:
 
     Waits for those that are being committed: their versions are there when this returns.
     """
-    start = prefix.encode()
-    key = sa.type_coerce(Copy.target_key, sa.LargeBinary)
     statement = sa.select(Copy.id).where(
-        Copy.state == CopyState.PENDING, Copy.target_bucket_id == bucket_id, key >= start
+        Copy.state == CopyState.PENDING,
+        Copy.target_bucket_id == bucket_id,
+        *under(Copy.target_key, prefix),
     )
-    end = successor(start)
-    if end is not None:
-        statement = statement.where(key < end)
     found = session.scalars(by_index(statement, Copy, "ix_copies_state")).all()
     for copy_id in sorted(found):
         copy = lock_copy(session, copy_id)

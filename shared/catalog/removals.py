@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from shared.catalog.context import Catalogue
 from shared.catalog.deletes import end_living
 from shared.catalog.holds import held
-from shared.catalog.listing import successor
+from shared.catalog.listing import under
 from shared.catalog.locking import LockedKey, lock_tasks, share_bucket
 from shared.catalog.many_keys import lock_keys
 from shared.catalog.models import (
@@ -120,15 +120,10 @@ def look(session: Session, removal: Removal, *, after: str | None) -> Look:
 
     What is in review counts as well: it must not appear later.
     """
-    prefix = removal.prefix.encode()
-    key = sa.type_coerce(ObjectRow.key, sa.LargeBinary)
     statement = sa.select(ObjectRow.id, ObjectRow.key).where(
         ObjectRow.bucket_id == removal.bucket_id,
-        key >= prefix if after is None else key > after.encode(),
+        *under(ObjectRow.key, removal.prefix, after=after),
     )
-    end = successor(prefix)
-    if end is not None:
-        statement = statement.where(key < end)
     statement = by_index(statement, ObjectRow, "uq_objects_key")
     rows = session.execute(statement.order_by(ObjectRow.key).limit(LOOK_ROWS)).all()
     living = set(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.listing import successor
+from shared.catalog.listing import under
 from shared.catalog.models import OriginPull, PullState, by_index
 
 #: No object has it, so that a pull at this generation drops what comes.
@@ -31,14 +31,11 @@ def outrun(session: Session, bucket_id: int, prefix: str) -> None:
 
     Waits for those that are being committed: their versions are there when this returns.
     """
-    start = prefix.encode()
-    key = sa.type_coerce(OriginPull.key, sa.LargeBinary)
     statement = sa.select(OriginPull.id).where(
-        OriginPull.state == PullState.OPEN, OriginPull.bucket_id == bucket_id, key >= start
+        OriginPull.state == PullState.OPEN,
+        OriginPull.bucket_id == bucket_id,
+        *under(OriginPull.key, prefix),
     )
-    end = successor(start)
-    if end is not None:
-        statement = statement.where(key < end)
     found = session.scalars(by_index(statement, OriginPull, "ix_origin_pulls_state")).all()
     ids = sorted(found)
     for first in range(0, len(ids), _BATCH):

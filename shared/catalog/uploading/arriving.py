@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from shared.catalog.listing import successor
+from shared.catalog.listing import under
 from shared.catalog.models import Bucket, SessionState, UploadSession, by_index, utc_clock, utc_now
 from shared.catalog.uploading.sessions import lock_session_by_id
 
@@ -51,18 +51,13 @@ def end_arriving_under(session: Session, bucket: Bucket, prefix: str) -> list[in
 
     Waits for those that are being committed: their versions are there when this returns.
     """
-    start = prefix.encode()
-    key = sa.type_coerce(UploadSession.key, sa.LargeBinary)
     statement = sa.select(UploadSession.id).where(
         UploadSession.tenant_id == bucket.tenant_id,
         UploadSession.state.in_((SessionState.COMPLETING, SessionState.FAILED)),
         UploadSession.bucket_id == bucket.id,
-        key >= start,
+        *under(UploadSession.key, prefix),
         _ENDING,
     )
-    end = successor(start)
-    if end is not None:
-        statement = statement.where(key < end)
     # Not by the keys: most uploads under a prefix have long been done.
     statement = by_index(statement, UploadSession, "ix_upload_sessions_tenant")
     return _end(session, session.scalars(statement).all())
