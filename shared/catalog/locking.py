@@ -191,14 +191,6 @@ def lock_version(
     return locked
 
 
-def lock_blob(session: Session, blob_id: int) -> Blob:
-    """Lock one blob. Raises NotFoundError (`blob_not_found`)."""
-    blob = lock_blobs(session, [blob_id]).get(blob_id)
-    if blob is None:
-        raise NotFoundError("there is no such blob", code="blob_not_found")
-    return blob
-
-
 def lock_blobs(session: Session, blob_ids: Iterable[int]) -> dict[int, Blob]:
     """Lock blobs by ascending id; those that are not there are left out."""
     return lock_rows(session, Blob, blob_ids)

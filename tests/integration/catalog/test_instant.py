@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from shared.catalog.locking import lock_blob, lock_version
+from shared.catalog.locking import lock_blobs, lock_version
 from shared.catalog.models import Blob, BlobRef, BlobState, Location, Version
 from shared.catalog.puts import PutAnswer, instant_upload
 from shared.catalog.removal import Go, take
@@ -142,7 +142,9 @@ def test_nobody_attaches_to_a_blob_that_is_not_live(world: World, bucket: int) -
     blob_id = world.get(Version, answer.version_id).blob_id
     with pytest.raises(ConflictError):
         world.run(
-            lambda session: add_reference(session, lock_blob(session, blob_id), HolderKind.HOLD, 1)
+            lambda session: add_reference(
+                session, lock_blobs(session, [blob_id])[blob_id], HolderKind.HOLD, 1
+            )
         )
     assert world.all(BlobRef) == []
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from shared.catalog.blobs import add_reference
-from shared.catalog.locking import lock_blob
+from shared.catalog.locking import lock_blobs
 from shared.catalog.models import Blob, HolderKind, Location
 from shared.core.clock import Deadline
 from shared.core.errors import ShuttingDown
@@ -110,7 +110,7 @@ def test_reference_found_by_the_recount_brings_it_back(stand: Stand, bucket: int
     stand.remove(bucket, "a.txt")
 
     def attach(session: Session) -> None:
-        add_reference(session, lock_blob(session, blob_id), HolderKind.HOLD, 7)
+        add_reference(session, lock_blobs(session, [blob_id])[blob_id], HolderKind.HOLD, 7)
 
     stand.db.run_session(attach)
     with stand.db.engine.begin() as connection:
